@@ -110,7 +110,7 @@ def microseconds(decide: Callable[[], bool]) -> float:
     """Return the median time of batches, or the time of one decision if it takes as long as a batch."""
     started = time.process_time()
     if not decide():
-        raise SystemExit("the engine does not allow what its rules allow")
+        raise SystemExit("the policy engine denied a request that its rules allow")
     first = time.process_time() - started
     if first > PATIENCE_SECONDS:
         return first * 1e6

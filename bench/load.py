@@ -84,7 +84,7 @@ class Loader:
 def _result(out: str, err: str) -> Load:
     lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
     if not lines:
-        raise LoadFailed(f"the load ended without a result: {(out + err)[-500:]}")
+        raise LoadFailed(f"the load generator ended without a result: {(out + err)[-500:]}")
     requests, microseconds, length, errors = map(int, lines[0].split()[1:])
     if errors or not requests:
         raise LoadFailed(f"{errors} of {requests} requests failed")

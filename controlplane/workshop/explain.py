@@ -677,7 +677,7 @@ def _without_hidden(decision: Decision, request: RequestFacts, response: Respons
     if not response.body or decision.transforms is None or not 200 <= response.status < 300:
         return Filtered(response.body, ())
     if response.status == 206:
-        raise FilterFailed("it is a part of a larger whole")
+        raise FilterFailed("the response is partial content (206)")
     named = [value for name, value in response.headers if name.lower() == b"content-type"]
     kind = media_type(named[0] if named else b"application/json")
     compiled = filter_of(decision.transforms)

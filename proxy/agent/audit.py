@@ -197,12 +197,12 @@ class Audit:
             busy = await self._on_disk(parts.collector.run_pass)
         except OSError as error:
             if self._disk_problem is None:
-                log.error("audit events stay in the spool: %s", error)
+                log.error("cannot move audit events from the spool to the journal: %s", error)
             self._disk_problem = str(error)
             await self._send_pending(parts)
             return False
         if self._disk_problem is not None:
-            log.info("collecting audit events again")
+            log.info("collecting audit events from the spool again")
             self._disk_problem = None
         await self._send_pending(parts)
         return busy
@@ -247,7 +247,9 @@ class Audit:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise OSError(f"another process collects from {self._options.retention}") from None
+            raise OSError(
+                f"another agent process already collects audit events in {self._options.retention}"
+            ) from None
         self._lock_fd = fd
 
     def _open(self) -> _Parts:

@@ -292,7 +292,7 @@ class Collector:
                 self._wait_for(stream, f"{path}: {error}; it stays there for that release")
                 return None
             except DamagedSegmentError as error:
-                log.error("%s: %s; renamed it to *.damaged", path, error)
+                log.error("%s: %s; renamed the spool segment to *.damaged", path, error)
                 path.rename(path.with_suffix(".damaged"))
                 continue
             except OSError as error:  # a bad sector, or not a file: the other streams continue
@@ -384,13 +384,15 @@ class Collector:
             return True, True  # written between the last read and the writer's end
         if over or reader.reached is Reached.UNREADABLE:
             if reader.skip_damage():
-                log.error("%s: skipped a damaged block", reader.path)
+                log.error("%s: skipped a damaged block of the spool segment", reader.path)
                 cursor.offset = reader.offset
                 return True, True
             if over:
                 gone = not self._later_in_use(stream, cursor.number, numbers)
                 if gone and reader.ends_in_damage:
-                    log.error("%s: the end of the segment is damaged; the events there are lost", reader.path)
+                    log.error(
+                        "%s: the end of the spool segment is damaged; the events in it are lost", reader.path
+                    )
                     self._journal.state.lost_ends += 1
                 self._finish_segment(stream, cursor, reader, closed=gone)
                 return True, not gone

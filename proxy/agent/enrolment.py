@@ -258,7 +258,7 @@ class Enrolment:
 
     async def _enrol(self, enrolment_id: str) -> None:
         if not self._options.token:
-            raise _Refused("Agent.EnrolmentToken is missing: an enrolment needs it", _REFUSED_WAIT)
+            raise _Refused("Agent.EnrolmentToken is missing: the proxy needs it to enrol", _REFUSED_WAIT)
         body = msgspec.json.encode(
             EnrolRequest(name_to_ask_for(socket.gethostname()), enrolment_id, __version__)
         )
@@ -291,7 +291,7 @@ class Enrolment:
         """Test the new keys with one call. Only then use them to sign calls."""
         if not await self._is_accepted(state.renewed):
             await self._keep(Enrolled(state.keys, state.earlier))
-            raise _Refused("the control plane does not accept the new keys that it gave", _REFUSED_WAIT)
+            raise _Refused("the control plane refused the new keys that it gave this proxy", _REFUSED_WAIT)
         await self._keep(Enrolled(state.renewed, state.keys))
         log.info("renewed the keys of this proxy; they are in %s", self._options.path)
 
@@ -335,9 +335,9 @@ class Enrolment:
             try:
                 found = _decode_response(readable(response.body))
             except ValueError:
-                raise CallFailed(f"the response {wanted} does not hold an identity") from None
+                raise CallFailed(f"the response {wanted} does not contain the keys of a proxy") from None
             if not (_is_word(found.api_key) and _is_word(found.hmac_secret) and _is_word(found.proxy_id)):
-                raise CallFailed(f"the response {wanted} holds an empty key")
+                raise CallFailed(f"the response {wanted} contains an empty or malformed key or proxy ID")
             return found
         if response.error_code == "invalidEnrolmentToken":
             cure = (

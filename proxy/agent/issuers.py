@@ -74,7 +74,7 @@ async def read_keys(session: aiohttp.ClientSession, issuer: str) -> str:
     place = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
     document = await _document(session, place, _Discovery)
     if document.issuer != issuer:
-        raise OtherIssuer(f"{place} is the document of another issuer: {document.issuer[:200]!r}")
+        raise OtherIssuer(f"{place} is the discovery document of another issuer: {document.issuer[:200]!r}")
     if not _is_protected(document.jwks_uri, issuer):
         raise KeysNotRead(f"{place} has a jwks_uri that is not https: {document.jwks_uri[:200]!r}")
     listed = (await _document(session, document.jwks_uri, _Jwks)).keys[:_MOST_KEYS]
@@ -308,5 +308,5 @@ def _kept(path: Path) -> dict[str, _Read]:
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        log.error("cannot use the stored keys in %s: %s", path, error)
+        log.error("cannot use the stored issuer keys in %s: %s", path, error)
         return {}

@@ -167,7 +167,9 @@ class Journal:
             for org_id, organisation in self.state.organisations.items():
                 organisation.earlier = self._last_of_earlier(org_id, organisation)
                 organisation.batches = []  # their ids stand for bytes with other numbers
-            log.warning("sending events that proxy %s did not deliver as proxy %s", before, proxy_id)
+            log.warning(
+                "events that proxy %s did not deliver are sent under the new proxy ID %s", before, proxy_id
+            )
         self.state.proxy_id = proxy_id
         self._save()
 

@@ -80,7 +80,7 @@ class Resender:
         for path in await asyncio.to_thread(_files_in, self._directory):
             held = await asyncio.to_thread(_read, path)
             if held is None:
-                log.error("%s is not a quarantined batch; moved it to %s", path, self._rejected)
+                log.error("%s is not a quarantined batch; moved the file to %s", path, self._rejected)
                 await asyncio.to_thread(path.rename, self._rejected / path.name)
                 continue
             try:
@@ -97,9 +97,7 @@ class Resender:
         match audit_outcome(response, _batch(held).batch_id):
             case Accepted(content_differs=True):
                 self.reused_ids += 1
-                log.error(
-                    "%s gets a new batch id: the control plane has other events under the old one", path
-                )
+                log.error("%s gets a new batch id: the control plane has other events under its old id", path)
                 return await self._renewed(path, held)
             case Accepted():
                 await self._taken(path, held)

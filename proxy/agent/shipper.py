@@ -102,7 +102,7 @@ class Shipper:
             task = self._tasks.get(org_id)
             if count and (task is None or task.done()):
                 if task is not None and (error := task.exception()):
-                    log.error("delivery for organisation %s failed: %r", org_id, error)
+                    log.error("delivery of audit events for organisation %s failed: %r", org_id, error)
                 self._tasks[org_id] = asyncio.create_task(self._deliver(delivery), name=f"ship {org_id}")
 
     def problems(self) -> dict[str, str]:
@@ -251,7 +251,7 @@ class Shipper:
         self.reused_ids += 1
         log.error(
             "audit batch %s of organisation %s: the control plane has other events under this id; "
-            "its %d events are sent again under a new one. Do two proxies run with one identity?",
+            "the batch's %d events are sent again under a new id. Do two proxies run with the same keys?",
             batch.batch_id, delivery.org_id, batch.count,
         )  # fmt: skip
         return await self._renewed(delivery, batch, "control plane has other events under each new batch id")

@@ -213,9 +213,9 @@ class Sync:
             try:
                 await asyncio.to_thread(write_snapshot, self._cache_path, self.snapshot)
             except OSError as error:
-                log.error("the snapshot on disk can't be used, and can't be written again: %s", error)
+                log.error("the rules snapshot on disk can't be used, and can't be written again: %s", error)
             else:
-                log.warning("the snapshot on disk could not be used; wrote it again")
+                log.warning("the rules snapshot on disk could not be used; wrote it again")
                 self._announce(self.snapshot, False)
 
     async def _stop(self, report: Stops) -> None:
@@ -261,7 +261,7 @@ class Sync:
         except FileNotFoundError:
             return None
         except (SnapshotDamaged, OSError) as error:
-            log.error("cannot use the snapshot on disk: %s", error)
+            log.error("cannot use the rules snapshot on disk: %s", error)
             return None
 
     async def _ask(self) -> tuple[Snapshot | None, Response]:
@@ -349,7 +349,7 @@ class Sync:
             raise SyncRefused(f"generatedAt {generated_at} is in the future by this host's clock")
         highest = self._highest_applied()
         if highest is not None and generated < _instant(highest):
-            raise _Older(f"generatedAt {generated_at} is older than {highest}, applied before")
+            raise _Older(f"generatedAt {generated_at} is older than that of rules applied before ({highest})")
 
     def _in_place(self, snapshot: Snapshot, problem: str | None) -> _Fetched:
         held = self.snapshot

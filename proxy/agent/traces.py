@@ -134,7 +134,7 @@ class TraceExporter:
                 wait = asked or backoff(failures, LONGEST_WAIT)
                 failures += 1
                 self._next_attempt_ms = int((time.time() + wait) * 1000)
-                self._problem.met(str(put_off), "spans wait: the trace collector %s", str(put_off))
+                self._problem.met(str(put_off), "spans wait: %s", str(put_off))
             await asyncio.sleep(wait)
 
     async def flush(self, seconds: float) -> None:
@@ -153,7 +153,7 @@ class TraceExporter:
                 rejected = await self._export(export_body(self._sending, self._source()))
             except _Refused as refused:
                 self._next_attempt_ms = None
-                self._problem.met(str(refused), "lost spans: the trace collector %s", str(refused))
+                self._problem.met(str(refused), "lost spans: %s", str(refused))
                 rejected = len(self._sending)
             else:
                 self._next_attempt_ms = None
@@ -181,12 +181,12 @@ class TraceExporter:
                 self._session, "POST", self._url, body, self._headers, limits=_REQUEST_LIMITS
             )
         except CallFailed as failed:
-            raise _PutOff(f"does not respond: {failed}") from None
+            raise _PutOff(f"the trace collector does not respond: {failed}") from None
         if status in _RETRYABLE:
             wait = retry_after(headers.get("Retry-After"), time.time())
-            raise _PutOff(f"responds with {status}", wait)
+            raise _PutOff(f"the trace collector responds with {status}", wait)
         if not 200 <= status < 300:
-            raise _Refused(f"responds with {status}: {_words(content)}")
+            raise _Refused(f"the trace collector responds with {status}: {_words(content)}")
         return self._rejected(content)
 
     def _rejected(self, content: bytes) -> int:
@@ -197,8 +197,8 @@ class TraceExporter:
             return 0
         if rejected:
             words = shortened(partial.error_message, _LONGEST_MESSAGE)
-            text = f"rejected {rejected} of {len(self._sending)} spans: {words}"
-            self._problem.met(text, "lost spans: the trace collector %s", text)
+            text = f"the trace collector rejected {rejected} of {len(self._sending)} spans: {words}"
+            self._problem.met(text, "lost spans: %s", text)
         return rejected
 
     def check(self) -> Check:
@@ -208,7 +208,7 @@ class TraceExporter:
         attempt = self._next_attempt_ms
         again = f"; the next attempt is at {rfc3339(attempt)}" if attempt else ""
         lost = f"; {self.lost} spans are lost since the start" if self.lost else ""
-        return Check("degraded", f"the trace collector {self._problem.text}{again}{lost}")
+        return Check("degraded", f"{self._problem.text}{again}{lost}")
 
 
 def _words(content: bytes) -> str:

@@ -44,7 +44,7 @@ class Maintenance:
         self.problem, self._failures, self._read_at = None, 0, time.monotonic()
 
     def failed(self, text: str) -> None:
-        log.error("cannot read the %s: %s", self._what, text)
+        log.error("cannot read the %s from the key vault: %s", self._what, text)
         self.problem = text
         self._failures += 1
         self.failures += 1

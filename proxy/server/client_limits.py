@@ -1,6 +1,6 @@
 """Limits per client: open connections of one address, and failed attempts to get a token.
 
-Each worker has its own counts in memory. They are bounded in size and end with the worker.
+Each worker has its own counts in memory. The counts are bounded in size and end with the worker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Connections:
         self._open: dict[str, int] = {}
 
     def opened(self, network: str) -> int:
-        """Count a new connection. Return the number of open ones, with the new one."""
+        """Count a new connection of `network`.
+
+        Return the number of open connections of `network`, with the new connection.
+        """
         count = self._open[network] = self._open.get(network, 0) + 1
         return count
 
@@ -53,7 +56,10 @@ class Connections:
 
 
 class Failures:
-    """Counter of failures per key, in a window that begins with the first failure. Times are monotonic."""
+    """Counter of failed attempts per key, in a window that begins with the first failure.
+
+    Times are monotonic.
+    """
 
     __slots__ = ("_limit", "_windows")
 
@@ -71,7 +77,7 @@ class Failures:
         self._windows.keep(key, (began, count + 1))
 
     def wait(self, key: str, now: float) -> int:
-        """Return the whole seconds until `key` may try again. Return 0 if it may try now."""
+        """Return the whole seconds until `key` may try again. Return 0 if `key` may try now."""
         began, count = self._windows.entries.get(key, (0.0, 0))
         if count < self._limit:
             return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-UNCHANGED: Final = "it says that the object has not changed, and not whether the filter keeps it"
+UNCHANGED: Final = "the response says that the object has not changed, and not whether the filter keeps it"
 NO_ROOM: Final = "The proxy has no room to record the request."
 
 NO_RULESET: Final = "Graphward blocked this request: no ruleset is assigned to this application."

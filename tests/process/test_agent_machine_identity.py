@@ -103,7 +103,7 @@ async def test_a_service_account_proves_the_application_with_the_token_that_its_
             await default.fetch()
         for unusable in (b"", b"no token", b"a.b.c d", b"\xff\xfe"):
             file.write_bytes(unusable)
-            with pytest.raises(CredentialError, match="does not hold a signed token"):
+            with pytest.raises(CredentialError, match="does not contain a signed token"):
                 await default.fetch()
         assert entra.requests == []
         file.write_text(service_account_token("api://another"))

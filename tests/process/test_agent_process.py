@@ -522,7 +522,7 @@ async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_
         (tmp_path / "aside").rename(spool_path)
         write(spool, range(50, 60), time_ms=int(time.time() * 1000))
         spool.close()
-        await running.says("collecting audit events again")
+        await running.says("collecting audit events from the spool again")
         assert await running.end(signal.SIGTERM) == 0  # the first process ends
         assert control.seqs("org-1") == list(range(1, 61))
 
@@ -534,7 +534,7 @@ async def test_an_agent_that_may_open_no_more_files_lives_on(tmp_path: Path) -> 
         spool = spool_writer(running.settings.audit.local_retention_path)
         before = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (3, before[1]))
-        await running.says("audit events stay in the spool: [Errno 24]")
+        await running.says("cannot move audit events from the spool to the journal: [Errno 24]")
         report = len(control.heartbeats), len(control.metrics)
         await control.until(lambda: len(control.heartbeats) > report[0] and len(control.metrics) > report[1])
         assert "Too many open files" in control.heartbeats[-1]["checks"]["audit"]["detail"]
@@ -759,7 +759,7 @@ async def test_each_identity_is_proved_by_its_own_secret_of_the_vault(
             assert "secret graph-files" in unavailable_of(worker.report)["files"].detail
             said = running.log_file.read_text()
             assert "cannot read the upstream credential of identity files: key vault" in said
-            assert "no new upstream token of identity files: key vault" in said
+            assert "cannot fetch a new upstream token of identity files: key vault" in said
             vault.put("graph-files", CLIENTS["client-of-files"])
             await worker.until(lambda report: "files" in held_by(report))
             assert identity.client_of(held_by(worker.report)["files"].token) == "client-of-files"

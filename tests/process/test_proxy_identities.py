@@ -169,7 +169,10 @@ def test_applications_of_a_refused_identity_get_503_until_it_is_taken_again(seve
         "wrong: it must be the secret's value, not its id",
     }
     assert metrics(system)['graphward_check{check="credentials/mail"}'] == 2
-    assert "no new upstream token of identity mail: identity provider responded with 401" in log_of(system)
+    assert (
+        "cannot fetch a new upstream token of identity mail: identity provider responded with 401"
+        in log_of(system)
+    )
     until(
         lambda: (
             "identity mail: identity provider" in json.dumps(several.live.cli("proxy", "show", "demo-proxy"))

@@ -344,7 +344,7 @@ async def test_a_stop_reaches_workers_that_go_on_because_the_new_ones_can_not_se
         good = system.proxy_config.read_text("utf-8")
         system.proxy_config.write_text(good.replace('ClientSecret = "', 'ClientSecret = "not-'), "utf-8")
         os.kill(system.proxy.process.pid, number)
-        await until(lambda: "no new upstream token" in log_of(system))  # the new agent runs
+        await until(lambda: "cannot fetch a new upstream token" in log_of(system))  # the new agent runs
         assert (await client.get("/v1.0/echo/1")).status == 200
         await stop_everything(system)
         await status_becomes(client, "/v1.0/echo/2", 403)

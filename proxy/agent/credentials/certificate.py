@@ -38,12 +38,14 @@ def read_certificate(value: str, content_type: str) -> Certificate:
     """
     key, certificates = _from_pfx(value) if content_type == PFX else _from_pem(value)
     if not isinstance(key, RSAPrivateKey):
-        raise ValueError("has no RSA private key, or it is encrypted")
+        raise ValueError("the secret has no RSA private key, or that key is encrypted")
     if key.key_size < _SMALLEST_KEY:
-        raise ValueError(f"has an RSA key of {key.key_size} bits; at least {_SMALLEST_KEY} are required")
+        raise ValueError(
+            f"the secret has an RSA key of {key.key_size} bits; at least {_SMALLEST_KEY} are required"
+        )
     own = [each for each in certificates if _belongs(each, key)]
     if not own:
-        raise ValueError("has no certificate that belongs to its private key")
+        raise ValueError("the secret has no certificate that belongs to its private key")
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -66,7 +68,7 @@ def _from_pfx(value: str) -> tuple[object, list[x509.Certificate]]:
     try:
         key, own, others = pkcs12.load_key_and_certificates(base64.b64decode(value, validate=True), None)
     except (ValueError, UnsupportedAlgorithm):
-        raise ValueError("is not a PFX in base64 without a password") from None
+        raise ValueError("the secret is not a PFX in base64 without a password") from None
     return key, [*([own] if own is not None else []), *others]
 
 
@@ -75,4 +77,4 @@ def _from_pem(value: str) -> tuple[object, list[x509.Certificate]]:
     try:
         return serialization.load_pem_private_key(pem, None), x509.load_pem_x509_certificates(pem)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError("is not unencrypted PEM with a private key and its certificate") from None
+        raise ValueError("the secret is not unencrypted PEM with a private key and its certificate") from None

@@ -70,7 +70,7 @@ class Entra:
             async with asyncio.timeout(_TOTAL_SECONDS):
                 return usable(await credential.get_token_info(self._scope), "identity provider")
         except TimeoutError:
-            raise CredentialError("identity provider: timed out") from None
+            raise CredentialError("identity provider: the token request timed out") from None
         except (AzureError, *NONSENSE) as error:
             failure = failure_of(error, lambda status, code: "")
             raise CredentialError(f"identity provider: {failure.what}", failure.retry_after) from None

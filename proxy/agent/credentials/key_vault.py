@@ -65,14 +65,14 @@ class KeyVaultProvider:
             )
             what = f"{refusal} (version {refused.version} of secret {self._name}; {why})"
             raise CredentialError(what, refusal.retry_after)
-        log.warning("the identity provider refused the current credential; trying the vault's newer version")
+        log.warning("the identity provider refused the current credential; trying its newer version")
         return await self._exchange(secret)
 
     async def _exchange(self, secret: VaultSecret) -> UpstreamToken:
         if is_certificate(secret.value, secret.content_type):
             return await self._entra.by_certificate(self._certificate(secret))
         if len(secret.value) > _LONGEST_CLIENT_SECRET:  # a PFX without its content type must not be sent out
-            raise CredentialError(f"secret {self._name}: is too long for a client secret")
+            raise CredentialError(f"secret {self._name} is too long for a client secret")
         return await self._entra.by_secret(secret.value)
 
     def _certificate(self, secret: VaultSecret) -> bytes:

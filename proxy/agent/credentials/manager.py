@@ -91,7 +91,7 @@ class CredentialManager:
         if generation != self._generation or now - self._rejected_at < self._rejection_pause:
             return
         self._rejected_at = now
-        log.warning("the upstream refused the %s; fetching another one", self._what)
+        log.warning("the upstream refused the %s; fetching a new token", self._what)
         self._rejected.set()
 
     def check(self) -> Check:
@@ -112,7 +112,7 @@ class CredentialManager:
             pause = min(self._refresh_at - time.monotonic(), left if left > 0 else math.inf, _LONGEST_SLEEP)
             await sleep_until_set(self._rejected, max(0.01, pause))
             if left > 0 and self._seconds_left() <= 0:
-                log.error("the %s has expired, and there is no other one", self._what)
+                log.error("the %s has expired, and no newer token is available", self._what)
                 self._tell()
 
     def _seconds_left(self) -> float:
@@ -133,7 +133,7 @@ class CredentialManager:
         try:
             token = await self._provider.fetch(refused=refused)
             if token.expires_at <= self._clock():
-                raise CredentialError("the fetched token has already expired")
+                raise CredentialError("the fetched upstream token has already expired")
         except CredentialError as error:
             self._failed(error)
             return
@@ -141,7 +141,7 @@ class CredentialManager:
             self._failed(CredentialError(unforeseen(error)))
             return
         if self._problem is not None:
-            log.info("fetched the %s again", self._what)
+            log.info("fetched the %s after earlier failures", self._what)
         now = self._clock()
         self._failures, self._problem = 0, None
         self._token = token
@@ -160,7 +160,7 @@ class CredentialManager:
         self._problem = str(error)
         self._retry_after = max(1.0, pause)
         self._refresh_at = time.monotonic() + pause
-        log.error("no new %s: %s", self._what, error)
+        log.error("cannot fetch a new %s: %s", self._what, error)
         if self._seconds_left() <= 0:
             self._tell()
 

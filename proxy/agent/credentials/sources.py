@@ -107,7 +107,7 @@ async def open_vault(settings: Settings, tls: ssl.SSLContext, stack: contextlib.
 
 def _token_file(identity: IdentitySettings) -> Path:
     if identity.token_file is None:
-        raise ValueError("these settings have no TokenFile: they were not checked")
+        raise ValueError("the identity settings have no TokenFile: their check did not run")
     return identity.token_file
 
 

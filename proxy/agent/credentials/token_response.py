@@ -67,20 +67,22 @@ def check_response(status: int, pause: str | None, body: bytes, now: float) -> N
     try:
         response = msgspec.json.decode(readable(body), type=_Response)
     except ValueError:
-        raise CredentialError(f"{_PROVIDER} responded with 200 without a token and its lifetime") from None
+        raise CredentialError(
+            f"{_PROVIDER} responded with 200, but without a token and its lifetime"
+        ) from None
     check_token(_PROVIDER, response.access_token, response.token_type, _lifetime(response.expires_in))
 
 
 def check_token(giver: str, token: str, token_type: str, life: float) -> None:
     """Raise CredentialError for a token that can't be in a header field or has an unusable lifetime."""
     if _TOKEN.fullmatch(token) is None:
-        raise CredentialError(f"{giver} responded with 200 with an empty or malformed token")
+        raise CredentialError(f"{giver} responded with 200 and an empty or malformed token")
     if len(token) > _LONGEST_TOKEN:
         raise CredentialError(f"{giver} responded with a token over {_LONGEST_TOKEN} characters")
     if token_type.lower() != "bearer":
         raise CredentialError(f"{giver} responded with a token whose type is not Bearer")
     if not _SHORTEST_LIFE <= life <= _LONGEST_LIFE:
-        raise CredentialError(f"{giver} responded with 200 with a lifetime that can't be used")
+        raise CredentialError(f"{giver} responded with 200 and a token lifetime that can't be used")
 
 
 def _lifetime(expires_in: float | str) -> float:

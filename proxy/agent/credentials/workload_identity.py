@@ -29,5 +29,5 @@ class WorkloadIdentityProvider:
         except NotUtf8:
             assertion = ""
         if _JWT.fullmatch(assertion) is None:
-            raise CredentialError(f"TokenFile {self._token_file} does not hold a signed token (JWT)")
+            raise CredentialError(f"TokenFile {self._token_file} does not contain a signed token (JWT)")
         return assertion

@@ -42,7 +42,7 @@ class AssertionRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """Header and claims of an assertion whose signature was not checked."""
+    """Header and claims of a client assertion whose signature was not checked."""
 
     algorithm: str
     key_id: str | None
@@ -59,7 +59,10 @@ class Assertion:
 
 
 def parse_assertion(text: str) -> Assertion:
-    """Return the content of the assertion. Raise AssertionRefused if it is not an acceptable signed JWT."""
+    """Return the header and the claims of a client assertion.
+
+    Raise AssertionRefused if the text is not an acceptable signed JWT.
+    """
     parts = _PARTS.fullmatch(text) if len(text) <= MAX_BYTES else None
     if parts is None:
         raise AssertionRefused("malformed")
@@ -103,7 +106,10 @@ def _use_id(issuer: str, jwt_id: str | None, signed: bytes) -> bytes:
 
 
 def _object(part: str) -> dict[str, Any]:
-    """Return the JSON object of one part. Raise AssertionRefused if it is ambiguous or malformed."""
+    """Return the JSON object of one part of a JWT.
+
+    Raise AssertionRefused if the object is ambiguous or malformed.
+    """
     try:
         value = json.loads(
             _decoded(part).decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant
@@ -118,7 +124,7 @@ def _object(part: str) -> dict[str, Any]:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a JSON member appears twice")
+        raise ValueError("a JSON object has two members with the same name")
     return members
 
 
@@ -142,7 +148,10 @@ def _decoded(part: str) -> bytes:
 
 
 def _optional(members: dict[str, Any], name: str) -> str | None:
-    """Return a string member of the object. Return None if the object does not have it."""
+    """Return the member `name` of a JSON object, which must be a string.
+
+    Return None if the object does not have this member.
+    """
     return _required(members, name) if name in members else None
 
 
@@ -154,7 +163,10 @@ def _required(members: dict[str, Any], name: str) -> str:
 
 
 def _audience(value: object) -> str | None:
-    """Return the only audience. Return None if there are several, because each could replay the assertion."""
+    """Return the only audience of an assertion.
+
+    Return None if there are several audiences, because each of them could replay the assertion.
+    """
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     return value if isinstance(value, str) and _is_text(value) else None

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class AssertionJudge:
     """Verifier of client assertions in one worker.
 
-    `ask` requests the keys of an issuer from the agent, because the issuer may have published new ones.
+    `ask` requests the keys of an issuer from the agent, because the issuer may have published new keys.
     """
 
     def __init__(self, expected: Expectations, used: UsedAssertions, ask: Callable[[str], None]) -> None:
@@ -31,7 +31,10 @@ class AssertionJudge:
     def judge(
         self, assertion: Assertion, client_id: str, credentials: Sequence[Credential], now: float
     ) -> Proof:
-        """Return the credential that the assertion proves. Raise AssertionRefused if it proves none."""
+        """Return the credential that the assertion proves.
+
+        Raise AssertionRefused if the assertion proves no credential.
+        """
         try:
             keys = partial(self.keys.good_at, now=now)
             return judge(assertion, client_id, credentials, keys, self._expected, now)

@@ -20,9 +20,9 @@ class _Known:
 
 
 class IssuerKeys:
-    """Discovered keys of issuers.
+    """Keys that the agent discovered for each issuer.
 
-    `ask` requests the keys of an issuer from the agent, because the issuer may have published new ones.
+    `ask` requests the keys of an issuer from the agent, because the issuer may have published new keys.
     """
 
     def __init__(self, ask: Callable[[str], None]) -> None:
@@ -31,17 +31,26 @@ class IssuerKeys:
         self._asked: dict[str, float] = {}  # monotonic time of the last request, by issuer
 
     def take(self, issuer: str, keys: str, good_until: float) -> None:
-        """Replace the keys of an issuer with those of a JWKS. Its earlier keys are no longer valid."""
+        """Replace the keys of an issuer with those of a JWKS.
+
+        The earlier keys of the issuer are no longer valid.
+        """
         listed: Any = json.loads(keys)["keys"]
         self._known[issuer] = _Known(tuple(listed), good_until)
 
     def good_at(self, issuer: str, now: float) -> Sequence[Jwk] | None:
-        """Return the keys of the issuer. Return None if none are recent enough at this Unix time."""
+        """Return the keys of the issuer.
+
+        Return None if no keys of the issuer are recent enough at the Unix time `now`.
+        """
         known = self._known.get(issuer)
         return known.keys if known is not None and now < known.good_until else None
 
     def seem_old(self, issuer: str, now: float) -> None:
-        """Request the keys, unless they were requested within ASK_SECONDS. `now` is monotonic."""
+        """Request the keys of an issuer, unless they were requested within ASK_SECONDS.
+
+        `now` is monotonic.
+        """
         if now - self._asked.get(issuer, -ASK_SECONDS) >= ASK_SECONDS:
             self._asked[issuer] = now
             self._ask(issuer)

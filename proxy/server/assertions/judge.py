@@ -1,4 +1,4 @@
-"""Find the credential of an application that a client assertion proves, or the reason why it proves none."""
+"""Find the credential of an application that a client assertion proves, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Reuse(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """Facts of this proxy that each assertion must match."""
+    """Facts of this proxy that each client assertion must match."""
 
     public_base: str  # `Proxy.PublicBaseUrl`; if empty, the proxy cannot check its own audience
     clock_skew: float
@@ -39,7 +39,7 @@ class Expectations:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A credential that an assertion proved."""
+    """Credential that a client assertion proved."""
 
     credential: Federated | PublicKey
     reuse: Reuse
@@ -61,7 +61,10 @@ def judge(
     expected: Expectations,
     now: float,
 ) -> Proof:
-    """Return the credential that the assertion proves. Raise AssertionRefused with the reason."""
+    """Return the credential that the assertion proves.
+
+    Raise AssertionRefused with the reason if the assertion proves no credential.
+    """
     if assertion.issuer == client_id:
         return _by_registered_key(assertion, client_id, credentials, expected, now)
     return _by_issuer(assertion, credentials, issuer_keys, expected, now)
@@ -105,7 +108,7 @@ def _signer(keys: Sequence[PublicKey], assertion: Assertion) -> PublicKey:
 
 
 def _ended_signer(keys: Sequence[PublicKey], assertion: Assertion) -> PublicKey | None:
-    """Return the ended credential whose key signed the assertion; None if none did."""
+    """Return the ended credential whose key signed the assertion; None if no ended credential did."""
     try:
         return _signer(keys, assertion)
     except AssertionRefused:
@@ -149,7 +152,7 @@ def _by_issuer(
 
 
 def is_own_audience(audience: str | None, public_base: str) -> bool:
-    """Return True if this is an address of the token endpoint, or of an issuer that the proxy publishes."""
+    """Return True if the audience is a token endpoint address or an issuer that the proxy publishes."""
     if audience is None or audience[: len(public_base)].lower() != public_base.lower():
         return False
     return _OWN_PATH.fullmatch(audience, len(public_base)) is not None
@@ -173,7 +176,7 @@ def _checked_times(
 
 
 def _in_force(credentials: Sequence[C], now: float) -> list[C]:
-    """Return the credentials that have not ended. Raise AssertionRefused if all of them have."""
+    """Return the credentials that have not ended. Raise AssertionRefused if all credentials have ended."""
     left = [each for each in credentials if each.ends_at is None or now < each.ends_at]
     if not left:
         raise AssertionRefused("ended", _only(credentials))
@@ -181,7 +184,7 @@ def _in_force(credentials: Sequence[C], now: float) -> list[C]:
 
 
 def _is_named(credential: PublicKey, assertion: Assertion) -> bool:
-    """Return False if the assertion names another key by a kind of name that this key also has."""
+    """Return False if the assertion names another key, by a kind of name that `credential` also has."""
     own_id = credential.key.get("kid")
     if assertion.key_id is not None and own_id is not None and own_id != assertion.key_id:
         return False
@@ -190,7 +193,7 @@ def _is_named(credential: PublicKey, assertion: Assertion) -> bool:
 
 
 def _has_name(credential: PublicKey, assertion: Assertion) -> bool:
-    """Return True if the assertion names exactly this key."""
+    """Return True if the assertion names the key of `credential`."""
     own = {each.rstrip("=") for each in credential.thumbprints}
     has_id = assertion.key_id is not None and credential.key.get("kid") == assertion.key_id
     return has_id or not own.isdisjoint(assertion.thumbprints)
@@ -202,5 +205,5 @@ def _given_keys(jwks: dict[str, Any]) -> list[Jwk]:
 
 
 def _only(credentials: Sequence[PublicKey] | Sequence[Federated]) -> str | None:
-    """Return the id if there is exactly one credential. Return None if there are several."""
+    """Return the id of the only credential. Return None if there are several credentials."""
     return credentials[0].id if len(credentials) == 1 else None

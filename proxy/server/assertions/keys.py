@@ -28,7 +28,7 @@ Jwk = Mapping[str, Any]
 
 
 def named_keys(keys: Sequence[Jwk], assertion: Assertion) -> list[Jwk]:
-    """Return the keys that can verify the assertion: those with the key id that it names, or all.
+    """Return the keys that can verify the assertion: those with the key id that it names, or all `keys`.
 
     If no key has the named id, the result is empty.
     """
@@ -55,7 +55,7 @@ def fits(key: Jwk, algorithm: str) -> bool:
 
 
 def check_signature(keys: Sequence[Jwk], assertion: Assertion, credential_id: str | None) -> Jwk:
-    """Return the key that signed the assertion. Raise AssertionRefused if none of these keys did."""
+    """Return the key that signed the assertion. Raise AssertionRefused if none of the keys signed it."""
     fitting = [key for key in keys if fits(key, assertion.algorithm)]
     if not fitting:
         raise AssertionRefused("algorithm", credential_id)
@@ -78,7 +78,7 @@ def _signed(key: Jwk, assertion: Assertion) -> bool:
 
 
 def _public_key(key: Jwk) -> RSAPublicKey | EllipticCurvePublicKey | None:
-    """Return the public key. Return None if it is weak, or if it would make each check slow."""
+    """Return the public key of a JWK. Return None if the key is weak, or if it would make each check slow."""
     if key.get("kty") == "EC":
         curve = ECAlgorithm.from_jwk(dict(key))
         return curve if isinstance(curve, EllipticCurvePublicKey) else None

@@ -1,11 +1,11 @@
-"""Remember used assertions on disk, for all workers of the proxy, so that none is accepted twice.
+"""Remember used assertions on disk, for all workers of the proxy, so that no assertion is accepted twice.
 
 Each application has its own file, so one application cannot fill the store of another. Applications that pin
-the same token of an issuer share a file, so the token is accepted by only one of them.
+the same token of an issuer share a file, so only one of these applications can use the token.
 
-A file is a sequence of records of one size. A kernel lock lets only one thread of one process read and append
-at a time. Written records survive a killed process. If the machine itself fails, assertions of the last
-seconds before the failure may be accepted again.
+Each file is a sequence of records of equal size. A kernel lock lets only one thread of one process read and
+append at a time. Written records survive a killed process. If the machine itself fails, assertions of the
+last seconds before the failure may be accepted again.
 """
 
 from __future__ import annotations
@@ -62,9 +62,11 @@ class UsedAssertions:
         self._lock_seconds = lock_seconds
 
     def use(self, app_id: str, proof: Proof, network: str, now: float) -> Use:
-        """Record the use of an assertion, if it may be used. Raise NotRemembered if the store fails.
+        """Record the use of an assertion, if the assertion may be used.
 
-        `network` is the address of the client. An empty address never equals another one.
+        Raise NotRemembered if the store fails.
+
+        `network` is the address of the client. An empty address never equals another address.
         """
         digest = proof.use_id[:_DIGEST_BYTES]  # the same if the credential is removed and added again
         address = hashlib.sha256(network.encode()).digest()[:_ADDRESS_BYTES]
@@ -118,7 +120,10 @@ def _open(path: Path) -> int:
 
 
 def _lock(file: int, seconds: float) -> None:
-    """Lock the file within LOCK_SECONDS. Raise OSError if another process keeps the lock."""
+    """Lock the file of used assertions within LOCK_SECONDS.
+
+    Raise OSError if another process keeps the lock.
+    """
     end = time.monotonic() + seconds
     while True:
         try:
@@ -147,9 +152,10 @@ def _without_ended(content: bytes, now: float) -> bytes:
 
 
 def _write(file: int, content: bytes, offset: int) -> None:
-    """Write all of the content at this offset.
+    """Write all of `content` at `offset` of the file.
 
-    A partial write continues; the file system raises an error if it has no room for the rest.
+    After a partial write, the function writes the remaining bytes; the file system raises an error if it has
+    no room for them.
     """
     at = 0
     while at < len(content):

@@ -51,10 +51,13 @@ def thumbprint_of(certificate: bytes) -> str:
 
 
 class ClientCertificates:
-    """Registered certificates of one worker."""
+    """Registered client certificates of one worker, and the trust anchors of its listener."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
-        """Use the TLS context of the listener. `tls` is None if it requests no client certificate."""
+        """Use the TLS context of the listener.
+
+        `tls` is None if the listener requests no client certificate.
+        """
         self._tls = tls
         # validity period by thumbprint; None for a damaged certificate
         self._known: dict[str, _Validity | None] = {}
@@ -67,7 +70,8 @@ class ClientCertificates:
         """Accept the certificates of a rulebook in TLS handshakes from now on.
 
         A removed certificate stays a trust anchor until the worker ends, because OpenSSL cannot remove one.
-        It authenticates no client, because `judge` reads the credentials of the active rules.
+        The removed certificate authenticates no client, because `judge` reads the credentials of the active
+        rules.
         """
         if self._tls is None:
             return
@@ -81,7 +85,10 @@ class ClientCertificates:
                         await asyncio.sleep(0)
 
     def judge(self, thumbprint: str, caller: Caller, now: float) -> Certificate:
-        """Return the credential that has the client's certificate. Raise CertificateRefused otherwise."""
+        """Return the credential of `caller` that has the client's certificate.
+
+        Raise CertificateRefused otherwise.
+        """
         found: Certificate | None = None
         for credential in caller.credentials or ():
             if isinstance(credential, Certificate) and credential.thumbprint == thumbprint:
@@ -112,7 +119,7 @@ def _anchor(tls: ssl.SSLContext, credential: Certificate) -> _Validity | None:
 
     try:
         if thumbprint_of(credential.certificate) != credential.thumbprint:
-            raise ValueError("its thumbprint belongs to another certificate")
+            raise ValueError("the registered thumbprint belongs to another certificate")
         certificate = x509.load_der_x509_certificate(credential.certificate)
         tls.load_verify_locations(cadata=credential.certificate)
     except (ValueError, ssl.SSLError) as error:

@@ -1,4 +1,4 @@
-"""Remember correct client secrets, so that argon2 runs once for each and not at every token request."""
+"""Remember correct client secrets, so that argon2 runs once per secret and not at every token request."""
 
 from __future__ import annotations
 

@@ -24,7 +24,10 @@ from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """An application as the data path uses it. `rules` is None if no ruleset is assigned."""
+    """An application as the data path uses it.
+
+    `rules` is None if no ruleset is assigned to the application.
+    """
 
     app_id: str | None
     org_id: str
@@ -40,21 +43,27 @@ class Caller:
 
     @property
     def known_hashes(self) -> tuple[str, ...]:
-        """Hashes of all secrets. The hashes of active secrets come first."""
+        """Hashes of all secrets of the application. The hashes of active secrets come first."""
         ended = [each.hash for each in self.credentials or () if isinstance(each, Secret)]
         return (*self.secret_hashes, *(each for each in ended if each not in self.secret_hashes))
 
     def secret_with(self, secret_hash: str) -> Secret | None:
-        """Return the secret with this hash. Return None if an older control plane sent only hashes."""
+        """Return the secret of the application with this hash.
+
+        Return None if an older control plane sent only hashes.
+        """
         for each in self.credentials or ():
             if isinstance(each, Secret) and each.hash == secret_hash:
                 return each
         return None
 
     def secret_end_after(self, moment: int) -> int | None:
-        """Return the first time after this Unix time at which a secret ends. Return None if none ends.
+        """Return the first Unix time after `moment` at which a secret of the application ends.
 
-        The control plane then increments `secret_version`, which ends the tokens of all secrets.
+        Return None if no secret ends.
+
+        When a secret ends, the control plane increments `secret_version`, which ends the tokens of all
+        secrets.
         """
         ends = [
             int(each.ends_at)
@@ -64,7 +73,10 @@ class Caller:
         return min(ends, default=None)
 
     def credential_in_force(self, credential_id: str, now: float) -> Credential | None:
-        """Return the credential with this id. Return None if it was removed or has ended."""
+        """Return the credential of the application with this id.
+
+        Return None if the credential was removed or has ended.
+        """
         for each in self.credentials or ():
             if each.id == credential_id:
                 return each if each.ends_at is None or now < each.ends_at else None
@@ -77,9 +89,9 @@ Sources = tuple[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rulebook:
-    """Snapshot in compiled form, ready for evaluation.
+    """Rules snapshot in compiled form, ready for evaluation.
 
-    The worker replaces it as a whole and never changes it.
+    The worker replaces its rulebook as a whole and never changes it.
     """
 
     callers: dict[str, Caller] = field(default_factory=dict)
@@ -102,11 +114,12 @@ async def build_rulebook(
     credentials: UpstreamCredentials,
     models: Mapping[str, ResourceModel] | None = None,
 ) -> Rulebook:
-    """Compile what changed since `previous`, and yield to the event loop between slices of the work.
+    """Compile the changes since `previous`, and yield to the event loop between slices of the work.
 
-    `models` is the result of `load_models` for the snapshot. Raise SnapshotDamaged if a model is missing.
+    `models` is the result of `load_models` for the snapshot. Raise SnapshotDamaged if a resource model is
+    missing.
 
-    The garbage collector is disabled during the work, and the compiled objects are then frozen out of it.
+    The garbage collector is disabled during the compilation, and ignores the compiled objects from then on.
     Repeated collections over ten thousand rules would stall requests for a tenth of a second each.
     """
     gc.disable()

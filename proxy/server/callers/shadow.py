@@ -1,7 +1,8 @@
 """Evaluate an application's shadow ruleset in addition to the active one, only for the audit event.
 
-The shadow ruleset affects neither the request nor its response. No verdict of it is enforced and no body is
-buffered for it. A verdict that needs an unread body, or that fails by a fault of the proxy, is "unknown".
+The shadow ruleset affects neither the request nor its response. No verdict of the shadow ruleset is enforced,
+and no body is buffered for it. A verdict that needs an unread body, or that fails by a fault of the proxy, is
+"unknown".
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class ShadowEvaluation:
     ) -> None:
         """Evaluate the request rules of the shadow ruleset.
 
-        `facts.body` is empty both for a missing body and for an unread one; `body_known` distinguishes them.
-        `envelope` marks an outer $batch request: as always, only a rule that names it can block it.
+        `facts.body` is empty both for a missing body and for an unread body; `body_known` distinguishes the
+        two. `envelope` marks an outer $batch request, which only a rule that names it can block.
         """
         self._rules = rules
         self._facts = facts
@@ -75,7 +76,7 @@ class ShadowEvaluation:
 
     @property
     def wants_response(self) -> bool:
-        """True if response rules can still decide something."""
+        """True if response rules of the shadow ruleset can still change its verdict."""
         plan, decision = self._plan, self._request_decision
         return (
             plan is not None
@@ -87,7 +88,10 @@ class ShadowEvaluation:
     def responded(
         self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | None, *, body_known: bool
     ) -> None:
-        """Evaluate response rules with the known facts. Call this only if `wants_response` is true."""
+        """Evaluate the response rules of the shadow ruleset with the known facts.
+
+        Call this method only if `wants_response` is true.
+        """
         plan, decision = self._plan, self._request_decision
         assert plan is not None
         assert decision is not None
@@ -110,4 +114,6 @@ class ShadowEvaluation:
         self.verdict, self.rule_id = UNKNOWN, None
         if not self._rules.failed:
             self._rules.failed = True
-            logger.exception("recorded verdicts of a shadow ruleset as unknown: its evaluation failed")
+            logger.exception(
+                "recorded verdicts of a shadow ruleset as unknown, because its evaluation failed"
+            )

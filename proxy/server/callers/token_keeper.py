@@ -4,7 +4,7 @@ docs/reference/token-endpoint.md describes the token for developers of applicati
 
 The proxy alone chooses the algorithm and the keys: a token can only name one of the few active keys. The
 keeper remembers a checked token and its caller until the token ends, or until rules or keys change. So most
-requests cost one look-up.
+requests cost one look-up of their token.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class UnknownToken(Refusal):
 
 
 class RefusedToken(Refusal):
-    """A token that this proxy issued and that is no longer valid. `caller` is the caller it was issued to."""
+    """A token that this proxy issued and that is no longer valid.
+
+    `caller` is the caller that the token was issued to.
+    """
 
     def __init__(self, message: str, reason: str, caller: Caller) -> None:
         super().__init__("InvalidAuthenticationToken", message, reason)
@@ -69,7 +72,7 @@ class RefusedToken(Refusal):
 class BoundToken(RefusedToken):
     """A token that is valid only over a connection with its client certificate.
 
-    Refuse the request unless its connection has this certificate.
+    The request is refused unless its connection has this certificate.
     """
 
     def __init__(self, caller: Caller, thumbprint: str, credential_id: str | None) -> None:
@@ -89,7 +92,7 @@ class StoppedCaller(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """A checked token that is bound to a certificate."""
+    """A checked token that is bound to a client certificate."""
 
     caller: Caller
     ends_at: int
@@ -114,13 +117,19 @@ class TokenKeeper:
         self.use_keys(keys)
 
     def use_keys(self, keys: Sequence[bytes]) -> None:
-        """Sign with the first key from now on, and accept all of `keys`. Tokens of others are invalid."""
+        """Sign tokens with the first key from now on, and accept tokens of all `keys`.
+
+        Tokens that another key signed are invalid.
+        """
         self._keys = {kid_of(key): key for key in keys}
         self._forget()
         self.ready = bool(keys)
 
     def use(self, rulebook: Rulebook) -> None:
-        """Check tokens against `rulebook` from now on. Revoked tokens are no longer valid."""
+        """Check tokens against `rulebook` from now on.
+
+        Tokens that were checked before are checked again, so revoked tokens are no longer valid.
+        """
         self._rulebook = rulebook
         self._forget()
 
@@ -156,7 +165,10 @@ class TokenKeeper:
         return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": kid})
 
     def lifetime(self, caller: Caller, now: float, credential: Credential | None) -> int:
-        """Return the lifetime in seconds of a token issued now. It ends with its credential at the latest."""
+        """Return the lifetime in seconds of a token that is issued at `now`.
+
+        The token ends with its credential at the latest.
+        """
         issued = int(now)
         ends = [issued + self._settings.lifetime_seconds]
         if credential is not None and credential.ends_at is not None:
@@ -265,7 +277,10 @@ def _parts_of(authorization: bytes) -> re.Match[bytes]:
 
 
 def _end_of(claims: Claims, caller: Caller, now: float) -> int | None:
-    """Return the end of a token. Return None if its secret was replaced, or if its credential has ended."""
+    """Return the Unix time at which a token ends.
+
+    Return None if the secret behind the token was replaced, or if its credential has ended.
+    """
     if claims.cid is None:
         if caller.secret_version != claims.ver:
             return None
@@ -279,7 +294,7 @@ def _end_of(claims: Claims, caller: Caller, now: float) -> int | None:
 
 
 def _decoded(part: bytes) -> bytes:
-    """Decode base64url text that has only one spelling.
+    """Decode base64url text, and accept only its canonical spelling.
 
     A damaged last character must not decode to the same bytes as the original (RFC 7515 §2).
     """

@@ -23,7 +23,10 @@ class Admission:
 
 
 def admit(context: Context, address: str) -> Admission:
-    """Count a new connection. Call `end` of the returned admission when the connection closes."""
+    """Count a new client connection against the limits.
+
+    Call `end` of the returned admission when the connection closes.
+    """
     limits = context.limits
     if len(context.connections) + context.handshakes >= limits.max_connections:
         return Admission("", LIMIT_CONNECTIONS)

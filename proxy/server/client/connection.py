@@ -1,10 +1,10 @@
 """The client side of HTTP/1.1: exchanges one at a time, keep-alive, pipelining and deadlines.
 
-Pipelined requests wait as bytes until the exchange before them has ended. So their responses cannot change
-order, and a request after a malformed one is never parsed.
+Pipelined requests wait as bytes until the exchange before them has ended. So the responses keep their order,
+and a request after a malformed request is never parsed.
 
-After a refusal whose body was not read, the connection reads and discards the rest of the body, within
-limits. So that rest cannot be parsed as a request (RFC 9112 §9.3, §9.6).
+After the refusal of a request whose body was not read, the connection reads and discards the rest of the
+body, within limits. So the rest of the body cannot be parsed as a request (RFC 9112 §9.3, §9.6).
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ class ClientConnection(OpenConnection):
     def __init__(
         self, context: Context, handler_for: HandlerFor, *, secure: bool, admission: Admission | None = None
     ) -> None:
-        """Prepare a connection that is not made yet.
+        """Prepare the object of a client connection that is not established yet.
 
         `handler_for` makes the handler of each request. `admission` is given if the connection was already
-        counted.
+        counted against the limits.
         """
         # State of the connection
         self.made = False
@@ -134,7 +134,7 @@ class ClientConnection(OpenConnection):
 
     @property
     def state(self) -> State:
-        """The state of the connection, after it is made."""
+        """State of the client connection, after it is established."""
         return self._pace.state
 
     @property
@@ -144,14 +144,14 @@ class ClientConnection(OpenConnection):
 
     @property
     def continue_awaited(self) -> bool:
-        """True while the client waits for 100 (Continue) before it sends the body."""
+        """True while the client waits for 100 (Continue) before it sends the request body."""
         return self._pace.continue_awaited
 
     @property
     def thumbprint(self) -> str:
         """`x5t#S256` of the client's TLS certificate, or NO_CERTIFICATE.
 
-        It is the same for all requests of a connection, even if the TLS session was resumed.
+        The thumbprint is the same for all requests of a connection, even if the TLS session was resumed.
         """
         if self._thumbprint is None:
             secured = self.transport.get_extra_info("ssl_object")
@@ -216,8 +216,8 @@ class ClientConnection(OpenConnection):
         """Treat the end of the client's stream as the end of the connection.
 
         A client that closed the connection looks the same as one that closed only its sending side. HTTP
-        libraries of applications do not do the latter. So a client that waits for a response is counted as
-        gone, and the audit trail does not claim a response that nobody read.
+        libraries of applications do not close only their sending side. So a client that closes its sending
+        side counts as gone, and the audit trail does not claim a response that nobody read.
         """
         self.take_arrived()
         self.send_queued()
@@ -283,7 +283,7 @@ class ClientConnection(OpenConnection):
     # Parsing of heads
 
     def _serve_pending(self) -> None:
-        """Begin pending requests one after another, until one is in progress or no whole head is left."""
+        """Begin pending requests one after another, until one is in progress or no complete head is left."""
         if self._serving or not self._reader.waiting:
             return
         self._serving = True
@@ -311,7 +311,7 @@ class ClientConnection(OpenConnection):
         return may_begin and self._reader.waiting > 0
 
     def _begin_request(self) -> bool:
-        """Begin the first pending request. Return False if it has to wait or is refused."""
+        """Begin the first pending request. Return False if the request has to wait or is refused."""
         self.send_queued()
         if self.write_paused:
             return False  # the client has not read the previous response
@@ -415,7 +415,7 @@ class ClientConnection(OpenConnection):
         self.transport.write(data)
 
     def write_response(self, head: bytes, body: bytes) -> None:
-        """Write a whole response."""
+        """Write a complete response to the client."""
         self.send_queued()
         if len(body) < COPIED_BYTES:
             self._queued_output = head + body
@@ -438,14 +438,14 @@ class ClientConnection(OpenConnection):
         self.body_continued()
 
     def body_continued(self) -> None:
-        """Note that the client was sent 100 (Continue), or sends the body without it."""
+        """Note that the client was sent 100 (Continue), or sends the body without waiting for it."""
         self._pace.body_continued()
 
     def persists(self) -> bool:
-        """Return True if the connection can carry another request after this response.
+        """Return True if the connection can carry another request after the current response.
 
-        The head of the response announces this decision, and it stays true even if the body fails later (RFC
-        9112 §9.6).
+        The response head announces this decision, so the decision stays true even if the body fails later
+        (RFC 9112 §9.6).
         """
         if self._keep_alive is _PERSIST and not self._may_persist():
             self._keep_alive = _LAST
@@ -460,7 +460,7 @@ class ClientConnection(OpenConnection):
         return remaining == 0 or (0 < remaining <= LINGER_BYTES and not self._fields.expect_continue)
 
     def exchange_done(self, *, close: bool = False) -> None:
-        """Note that the exchange has written its whole response."""
+        """Note that the exchange has written its complete response."""
         self._exchange = None
         if close or not self.persists():
             self._keep_alive = _LAST
@@ -486,7 +486,7 @@ class ClientConnection(OpenConnection):
         self.transport.close()
 
     def _close_after_last_words(self) -> None:
-        """Close the sending side now, and the connection when the client closes or after LINGER_SECONDS.
+        """Close the sending side now, and the connection when the client closes it or after LINGER_SECONDS.
 
         An immediate close would send a reset while the client still sends, and destroy the response (RFC 9112
         §9.6).
@@ -501,7 +501,7 @@ class ClientConnection(OpenConnection):
         self._begin_discarding()
 
     def abort(self, *, reset: bool = False) -> None:
-        """Abort the connection, so that an unfinished response cannot be taken for a whole one.
+        """Abort the connection, so that a client cannot mistake an unfinished response for a complete one.
 
         Pass `reset` if only the end of the connection ends the response.
         """
@@ -517,9 +517,9 @@ class ClientConnection(OpenConnection):
             record_unfinished_head(self._context, self._reader.head_so_far(), self.client_ip)
 
     def reset_on_loss(self, reset: bool) -> None:
-        """Make every close of the connection a reset, even if the process is killed, or undo this.
+        """Make every close of the connection a TCP reset, even if the process is killed, or undo this.
 
-        A response that only the end of the connection completes must not look whole before its event is
+        A response that only the end of the connection completes must not look complete before its event is
         stored.
         """
         if not self.transport.is_closing():
@@ -530,12 +530,12 @@ class ClientConnection(OpenConnection):
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
 
     def pause_body(self) -> None:
-        """Stop reading the body until `resume_body` is called."""
+        """Stop reading the request body until `resume_body` is called."""
         self._gate.shut(HANDLER)
         self._pace.body_paused()
 
     def resume_body(self) -> None:
-        """Read the body again. Its rate is measured from now on."""
+        """Read the request body again. The proxy measures the rate of the body from now on."""
         self._gate.open(HANDLER)
         self._pace.body_resumed()
 
@@ -555,7 +555,8 @@ class ClientConnection(OpenConnection):
     def host_for(self, head: RequestHead) -> bytes:
         """Return the host by which the application reached the proxy.
 
-        It is the Host header field or, for HTTP/1.0 without one, the local address of the connection.
+        That host is the Host header field or, for HTTP/1.0 without this field, the local address of the
+        connection.
         """
         if head.fields.host:
             return head.fields.host
@@ -565,15 +566,15 @@ class ClientConnection(OpenConnection):
     # Stop of the worker or of an application
 
     def stop(self, stops: Stops) -> None:
-        """End the exchange of a stopped application. The connection may stay open."""
+        """End the current exchange if its application was stopped. The client connection may stay open."""
         if self._exchange is not None:
             self._exchange.stop(stops)
 
     def drain(self) -> None:
-        """Close an idle connection now, and a busy one after its response, because the worker stops.
+        """Close the connection now if it is idle, or after its response, because the worker stops.
 
-        A connection on which a head is arriving is busy. Its request is served if the head is complete in
-        time.
+        A connection on which a head is arriving is busy. The arriving request is served if its head is
+        complete in time.
         """
         self.take_arrived()
         if self._pace.state is _IDLE or self._pace.state is _CLOSING:

@@ -1,4 +1,4 @@
-"""Base class of request handlers: the calls that a client connection makes to them."""
+"""Base class of request handlers: the methods that a client connection calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RequestHandler:
         raise NotImplementedError
 
     def request_body(self, chunk: bytes, last: bool) -> None:
-        """Process a piece of the body; `last` ends the body."""
+        """Process a piece of the request body; `last` ends the body."""
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
@@ -28,7 +28,10 @@ class RequestHandler:
         raise NotImplementedError
 
     def fail(self) -> None:
-        """End the request after a fault of the proxy. Its connection is already aborted."""
+        """End the request after a fault of the proxy.
+
+        The client connection of the request is already aborted.
+        """
         raise NotImplementedError
 
     def waited_too_long(self) -> None:
@@ -36,11 +39,11 @@ class RequestHandler:
         raise NotImplementedError
 
     def pause_response(self) -> None:
-        """Stop sending, because the client reads the response more slowly than it arrives."""
+        """Stop sending the response, because the client reads it more slowly than it arrives."""
         raise NotImplementedError
 
     def resume_response(self) -> None:
-        """Continue to send after a pause."""
+        """Continue to send the response after a pause."""
         raise NotImplementedError
 
     def stop(self, stops: Stops) -> None:
@@ -49,5 +52,5 @@ class RequestHandler:
 
     @property
     def record_bytes(self) -> int:
-        """Approximate number of bytes that its records will take in the spool."""
+        """Approximate number of bytes that the records of the request will take in the spool."""
         raise NotImplementedError

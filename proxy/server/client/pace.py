@@ -1,4 +1,4 @@
-"""Set the state of a client connection and its deadline. No other module sets them.
+"""Set the state of a client connection and its deadline. No other module sets these two.
 
 | State   | Deadline                                                     | At the deadline        |
 |---------|--------------------------------------------------------------|------------------------|
@@ -11,8 +11,8 @@
 | DISCARD | `LINGER_SECONDS`                                             | close                  |
 | CLOSING | `SLOW_READER_SECONDS`, for the client to take what is left   | abort                  |
 
-A client that reads its response slowly has `SLOW_READER_SECONDS` instead of all these, renewed if it read
-enough. After it has read the response, the deadline of its state applies again.
+A client that reads its response slowly has the deadline `SLOW_READER_SECONDS` instead, renewed if the client
+read enough. After the client has read the response, the deadline of the state applies again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ class Pace:
             self.wait_until(self._clock.now + self._limits.head_timeout)
 
     def _rest(self) -> None:
-        """Set the deadline of a state without a handler. Output that the client has not read comes first."""
+        """Set the deadline of a state without a handler.
+
+        If the client has unread output, the deadline of a slow reader applies first.
+        """
         if self.write_paused:
             self._apply(self._clock.now + SLOW_READER_SECONDS)
         elif self.state is _IDLE:
@@ -98,7 +101,7 @@ class Pace:
             self.wait_until(self._clock.now + LINGER_SECONDS)
 
     def stop(self) -> None:
-        """Remove the deadline, because the connection is lost."""
+        """Remove the deadline of the connection, because the connection is lost."""
         self._apply(NEVER)
         self._connection = None
 
@@ -115,13 +118,19 @@ class Pace:
     # Body of a request
 
     def body_arrived(self, size: int) -> None:
-        """Count bytes of the body. After them, the client no longer waits for 100 (Continue)."""
+        """Count received bytes of the request body.
+
+        After the first body bytes, the client no longer waits for 100 (Continue).
+        """
         if self.continue_awaited:
             self.body_continued()
         self._body_bytes += size
 
     def body_continued(self) -> None:
-        """Measure the rate from now on: the client was sent 100 (Continue) or sends the body without it."""
+        """Measure the rate of the request body from now on.
+
+        The client was sent 100 (Continue), or sends the body without waiting for it.
+        """
         self.continue_awaited = False
         self.body_resumed()
 
@@ -131,16 +140,19 @@ class Pace:
             self.wait_until(NEVER)
 
     def body_resumed(self) -> None:
-        """Measure the rate of the body from now on, unless the handler pauses it."""
+        """Measure the rate of the body from now on, unless the handler pauses the body."""
         if self.body_is_due():
             self._start_body_clock()
 
     def body_is_due(self) -> bool:
-        """Return True if the deadline belongs to the body, and not to the handler."""
+        """Return True if the current deadline belongs to the request body, and not to the handler."""
         return self.state is _BODY and not self._gate.is_shut_by(HANDLER)
 
     def body_is_slow(self, now: float) -> bool:
-        """Return True if the body arrived below the minimum rate. Otherwise check again in a second."""
+        """Return True if the request body arrived below the minimum rate.
+
+        If not, set the next check of the rate in one second.
+        """
         limits = self._limits
         elapsed = now - self._body_since
         if self._body_bytes < (elapsed - limits.body_grace) * limits.min_body_rate:
@@ -157,7 +169,7 @@ class Pace:
         self._apply(self._clock.now + SLOW_READER_SECONDS)
 
     def response_taken(self) -> None:
-        """Apply the deadline of the state again, because the client has read everything."""
+        """Apply the deadline of the state again, because the client has read all output."""
         self.write_paused = False
         state = self.state
         if self.body_is_due():
@@ -170,7 +182,7 @@ class Pace:
     def reader_is_slow(self, now: float, unsent: int) -> bool:
         """Return True if the client reads its response below the minimum rate of a body.
 
-        Otherwise check again in `SLOW_READER_SECONDS`.
+        If not, set the next check of the client in `SLOW_READER_SECONDS`.
         """
         least = SLOW_READER_SECONDS * self._limits.min_body_rate
         if unsent and self._unsent - unsent >= least:

@@ -14,10 +14,10 @@ _NAMES: Final = ((HANDLER, "handler"), (PIPELINE_FULL, "pipeline full"), (YIELD,
 
 
 class ReadGate:
-    """Gate that pauses reading on one transport. It is open while no reason applies.
+    """Gate that pauses reading on one transport. The gate is open while no reason to stop reading applies.
 
-    The first reason pauses the transport, and the end of the last one resumes it. A reason given twice counts
-    once.
+    The first reason to stop pauses the transport, and the end of the last reason resumes it. A reason that is
+    given twice counts once.
     """
 
     __slots__ = ("_reasons", "_transport")
@@ -37,12 +37,15 @@ class ReadGate:
         self._reasons |= reason
 
     def open(self, reason: int) -> None:
-        """End one reason to stop. Reading resumes if no other one applies and the transport is open."""
+        """End one reason to stop reading.
+
+        Reading resumes if no other reason applies and the transport is open.
+        """
         before = self._reasons
         self._reasons = before & ~reason
         if before and not self._reasons and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def is_shut_by(self, reason: int) -> bool:
-        """Return True if `reason` applies."""
+        """Return True if reading is stopped for `reason`."""
         return self._reasons & reason != 0

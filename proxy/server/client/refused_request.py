@@ -22,10 +22,10 @@ METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 
 
 def refuse_head(context: Context, error: MalformedHead, received: bytes, client_ip: str) -> bytes | None:
-    """Return the response to a request whose head breaks a rule, or None if its event cannot be written.
+    """Return the response to a request with a malformed head, or None if its event cannot be written.
 
-    The refusal is an audit event if `received` contains a readable token. Otherwise it is only counted and
-    logged, because the organisation is unknown.
+    The refusal is an audit event if `received` contains a readable token. Otherwise the refusal is only
+    counted and logged, because the organisation is unknown.
     """
     _count(context, error)
     logger.info("refused a request from %s: %s", client_ip, error)
@@ -50,7 +50,7 @@ def refuse_head(context: Context, error: MalformedHead, received: bytes, client_
 
 
 def no_room_for_connection(context: Context) -> bytes:
-    """Return the response to a connection beyond the limits."""
+    """Return the response to a client connection beyond the connection limits."""
     refusal = overloaded("The proxy has too many connections.", close=True)
     context.requests += 1
     own_id = request_id(int(time.time() * 1000), context.spool.id_prefix, context.requests)
@@ -59,7 +59,7 @@ def no_room_for_connection(context: Context) -> bytes:
 
 
 def record_unfinished_head(context: Context, received: bytes, client_ip: str) -> None:
-    """Write the event of a client that left before its head was complete, if its token is known."""
+    """Write the audit event of a client that left before its head was complete, if its token is known."""
     pending = pending_event_of_refused(context, received, client_ip)
     if pending.caller is not None:
         pending.status = STATUS_CLIENT_LEFT

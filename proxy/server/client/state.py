@@ -1,11 +1,11 @@
-"""The states of a client connection.
+"""States of a client connection.
 
-    IDLE ──> HEAD ──> BODY ──> WAITING ──> IDLE      the response ends after the request
-                      BODY ──> DISCARD ──> IDLE      the response ends before the request's body
-    any ──> CLOSING
+IDLE ──> HEAD ──> BODY ──> WAITING ──> IDLE      the response ends after the request
+                  BODY ──> DISCARD ──> IDLE      the response ends before the request's body
+any ──> CLOSING
 
-A head that is whole in its first piece leads from IDLE to BODY or, without a body, to WAITING. A refused head
-leads to DISCARD. DISCARD leads to CLOSING if the response said that no other follows.
+A head that arrives in one piece leads from IDLE to BODY or, without a body, to WAITING. A refused head leads
+to the state DISCARD. DISCARD leads to CLOSING if the response said that no other response follows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """State of a client connection. A connection is in exactly one."""
+    """State of a client connection, which is in exactly one state at a time."""
 
     IDLE = "idle"  # no byte of a request has arrived, or pipelined requests wait until the client reads
     HEAD = "head"  # the head of a request is not complete
@@ -25,7 +25,7 @@ class State(Enum):
 
 
 class KeepAlive(Enum):
-    """Place of the current response on its connection."""
+    """Statement about whether another response may follow the current response on its connection."""
 
     PERSIST = "persist"  # another response may follow it
     LAST = "last"  # the last response, as a head has announced; that stays true (RFC 9112 §9.6)

@@ -54,7 +54,7 @@ class TlsListener:
         context.loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Accept no more connections. Handshakes that have begun continue."""
+        """Accept no more connections. TLS handshakes that have begun continue."""
         self._context.loop.remove_reader(self._listener)
         self._listener.close()
 
@@ -127,7 +127,7 @@ class TlsListener:
     def _refused_certificate(self, error: ssl.SSLCertVerificationError, address: str) -> None:
         """Count a refused client certificate, and log it once a minute per address.
 
-        OpenSSL does not reveal the certificate.
+        OpenSSL does not reveal the refused certificate.
         """
         context, network = self._context, network_of(address)
         context.counters.values[_REFUSED] += 1
@@ -142,7 +142,7 @@ class TlsListener:
 
 
 def _send_alert(connection: socket.socket, error: ssl.SSLError) -> None:
-    """Send the alert, so that the client sees a refused certificate and not a network fault."""
+    """Send the TLS alert, so that the client sees a refused certificate and not a network fault."""
     with contextlib.suppress(OSError):
         connection.send(alert_of(error))
         connection.shutdown(socket.SHUT_WR)

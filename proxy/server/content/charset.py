@@ -16,7 +16,7 @@ _SUPERSETS_OF_ASCII: Final = frozenset(("iso-8859-1", "iso-8859-15", "latin1", "
 def is_utf8(content_type: str, body: bytes) -> bool:
     """Return True if the body is UTF-8.
 
-    Return False if two parameters disagree, or if one cannot be parsed.
+    Return False if two parameters of the Content-Type disagree, or if a parameter cannot be parsed.
     """
     lower = content_type.lower()
     mentions = lower.count("charset")

@@ -24,7 +24,7 @@ class DecompressedTooLarge(ContentCodingError):
 
 
 class _Stage(Protocol):
-    """Decoder of one coding. After `step`, call it again with b"" while `pending` is true."""
+    """Decoder of one content coding. After `step`, call it again with b"" while `pending` is true."""
 
     pending: bool
     finished: bool
@@ -58,7 +58,7 @@ class _Gzip:
     def _next_member(self) -> None:
         self._members += 1
         if self._members >= MAX_GZIP_MEMBERS:
-            raise ContentCodingError("too many gzip members")
+            raise ContentCodingError("the gzip data has too many members")
         self._member = zlib.decompressobj(wbits=31)
         self.finished = False
 
@@ -83,14 +83,14 @@ class _Deflate:
                 raise ContentCodingError("ambiguous deflate data")
             self._stream = zlib.decompressobj(wbits=15 if in_zlib else -15)
         if self.finished and data:
-            raise ContentCodingError("bytes after the end of deflate data")
+            raise ContentCodingError("the body has bytes after the end of its deflate data")
         try:
             output = self._stream.decompress(data, PIECE)
         except zlib.error as error:
             raise ContentCodingError("damaged deflate data") from error
         self.finished = self._stream.eof
         if self._stream.unused_data:
-            raise ContentCodingError("bytes after the end of deflate data")
+            raise ContentCodingError("the body has bytes after the end of its deflate data")
         self._rest = self._stream.unconsumed_tail
         self.pending = not self.finished and (bool(self._rest) or len(output) == PIECE)
         return output
@@ -104,8 +104,8 @@ def _has_zlib_header(data: bytes) -> bool:
 def _begins_stored_block(data: bytes) -> bool:
     """Return True if data with a zlib header is also valid as a bare stream.
 
-    Its first bits are then those of a stored block, followed by the length and the length's complement (RFC
-    1951 §3.2.4).
+    The first bits of such data are those of a stored block, followed by the length and the length's
+    complement (RFC 1951 §3.2.4).
     """
     return data[1] ^ data[3] == 0xFF and data[2] ^ data[4] == 0xFF
 
@@ -113,7 +113,8 @@ def _begins_stored_block(data: bytes) -> bool:
 class _Brotli:
     """Decoder of Brotli (RFC 7932).
 
-    The library rejects bytes after the end. It may exceed the limit by one block.
+    The brotli library rejects bytes after the end of the data. The library may exceed the output limit by one
+    block.
     """
 
     def __init__(self) -> None:
@@ -125,7 +126,7 @@ class _Brotli:
     def step(self, data: bytes) -> bytes:
         if self.finished:
             if data:
-                raise ContentCodingError("bytes after the end of br data")
+                raise ContentCodingError("the body has bytes after the end of its br data")
             return b""
         data, self._rest = self._rest + data, b""
         if not self._stream.can_accept_more_data():
@@ -136,7 +137,7 @@ class _Brotli:
             raise ContentCodingError("damaged br data") from error
         self.finished = self._stream.is_finished()
         if self.finished and self._rest:
-            raise ContentCodingError("bytes after the end of br data")
+            raise ContentCodingError("the body has bytes after the end of its br data")
         more = len(output) >= PIECE or not self._stream.can_accept_more_data()
         self.pending = not self.finished and (more or bool(self._rest))
         return output
@@ -156,16 +157,16 @@ def _stage(coding: str) -> _Stage | None:
 
 
 class StreamDecoder:
-    """Decoder of a body that arrives in chunks. Its output comes in pieces of bounded size.
+    """Decoder of a body that arrives in chunks. The decoder returns output in pieces of bounded size.
 
     Each `feed` returns at most about 64 KiB (one block more for br). While `pending` is true, there is more
-    output without further input: call `feed(b"")` again. `limit` applies to the output of each coding. So a
-    decompression bomb inside another coding costs no more than one outside.
+    output without further input: call `feed(b"")` again. `limit` applies to the output of each content
+    coding. So a decompression bomb inside another coding costs no more than an outer decompression bomb.
     """
 
     def __init__(self, codings: Sequence[str], *, limit: int | None = None) -> None:
         if len(codings) > MAX_CODINGS:
-            raise ContentCodingError("too many content codings")
+            raise ContentCodingError("the body has too many content codings")
         # listed in the order in which they were applied
         stages = [_stage(coding) for coding in reversed(codings)]
         self._stages = [stage for stage in stages if stage is not None]
@@ -190,7 +191,7 @@ class StreamDecoder:
                 data = stage.step(data)
                 self._sizes[index] += len(data)
                 if self._limit is not None and self._sizes[index] > self._limit:
-                    raise DecompressedTooLarge("decompresses to more than the limit")
+                    raise DecompressedTooLarge("the body decompresses to more bytes than the limit allows")
         return data
 
     def finish(self) -> bytes:
@@ -205,10 +206,10 @@ class StreamDecoder:
 def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
     """Return the body without its content codings.
 
-    `codings` has the order of Content-Encoding: the first was applied first.
+    `codings` has the order of Content-Encoding: the first coding was applied first.
     """
     if len(body) > limit:
-        raise DecompressedTooLarge("larger than the limit")
+        raise DecompressedTooLarge("the body is larger than the limit")
     decoder = StreamDecoder(codings, limit=limit)
     pieces: list[bytes] = []
     for start in range(0, len(body), PIECE):
@@ -220,15 +221,15 @@ def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
 
 
 def split_codings(content_encoding: bytes) -> list[str]:
-    """Return the codings of a Content-Encoding value, in the order they were applied."""
+    """Return the content codings of a Content-Encoding value, in the order in which they were applied."""
     names = (name.strip(" \t").lower() for name in content_encoding.decode("latin-1").split(","))
     return [name for name in names if name]
 
 
 def acceptable(accept_encoding: str) -> str:
-    """Return an Accept-Encoding value (RFC 9110 §12.5.3) without the codings that cannot be decoded here.
+    """Return an Accept-Encoding value (RFC 9110 §12.5.3) without the codings that the proxy cannot decode.
 
-    The others keep their spelling.
+    The remaining codings keep their spelling.
     """
     elements = [element.strip(" \t") for element in accept_encoding.split(",")]
     kept = [element for element in elements if element.split(";", 1)[0].rstrip(" \t").lower() in _DECODABLE]

@@ -1,14 +1,16 @@
-"""Rewrite the links that an SDK follows from the upstream to the proxy. Every other byte stays.
+"""Rewrite links to the upstream, which an SDK follows, into links to the proxy.
 
-These are `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @, anywhere in a
-JSON body. `NextLink` and `DeltaLink` count too, because some SDKs ignore case. `@nextLink` is the spelling of
-OData 4.01, `odata.nextLink` of OData 3, and `__next` of verbose JSON.
+Every byte outside these links stays.
 
-An address is recognised in every spelling that leads to the same host: letter case, escapes,
-percent-encoding, a dot at its end, either scheme, a default port.
+The links are `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @, anywhere in a
+JSON body. `NextLink` and `DeltaLink` are rewritten too, because some SDKs ignore case. `@nextLink` is the
+spelling of OData 4.01, `odata.nextLink` that of OData 3, and `__next` that of verbose JSON.
+
+An address is recognised in every spelling that leads to the same host. Spellings differ in letter case,
+escapes, percent-encoding, a dot at the end, the scheme or a default port.
 
 In valid JSON, a quote followed by a colon ends a name. So the end of the name, the colon and the start of the
-link are recognised as one sequence, which text within a string cannot imitate.
+link are recognised as one sequence. Text within a string cannot imitate this sequence.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class _Patterns(NamedTuple):
 class LinkRewriter:
     """Rewriter of links to one upstream, which may have several addresses, to one address of the proxy.
 
-    `foreign` receives the host of each link that leads an SDK to none of the known addresses of the upstream.
+    `foreign` receives the host of each link that leads an SDK to no known address of the upstream.
     """
 
     def __init__(
@@ -118,7 +120,10 @@ class LinkRewriter:
         return self._turned(body, _HAS_NAME, self._plain)
 
     def _turned(self, body: bytes, names: Any, links: Any) -> bytes | None:
-        """Rewrite the links that `links` matches after a name. One search nearly always finds none."""
+        """Rewrite the links that the pattern `links` matches after a name.
+
+        One search nearly always shows that the body has no such link.
+        """
         found = names.search(body)
         if found is None:
             return None
@@ -154,7 +159,7 @@ class LinkRewriter:
         return LinkStream(self)
 
     def rewritable(self, text: bytes) -> int:
-        """Return the length of the part of an unfinished text in which no link crosses the end."""
+        """Return how many bytes of an unfinished text can be rewritten without cutting a link."""
         decided = max(0, len(text) - self._longest)
         earliest = max(0, decided - self._longest)
         end = text[earliest:]
@@ -174,7 +179,7 @@ class LinkRewriter:
 class LinkStream:
     """Rewriter of links in a body that arrives in chunks.
 
-    It holds back at most one name and the start of its link.
+    The stream delays at most one name and the start of its link.
     """
 
     def __init__(self, rewriter: LinkRewriter) -> None:
@@ -184,7 +189,7 @@ class LinkStream:
         self._beginning = b""  # start of the body, up to the bytes that identify verbose JSON
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes that can be sent now."""
+        """Return the rewritten bytes that can be sent now."""
         text = self._waiting + chunk if self._waiting else chunk
         if len(self._beginning) < _VERBOSE_BEGINS:
             self._beginning += chunk[:_VERBOSE_BEGINS]
@@ -206,7 +211,7 @@ class LinkStream:
 
 
 def _begun(text: bytes) -> int:
-    """Return how many bytes at the end of the text may be the start of a name."""
+    """Return how many bytes at the end of the text may be the start of a link's name."""
     last = text[-_LONGEST_BEGINNING:]
     for first in (last.rfind(b"@"), last.rfind(b'"')):
         if first >= 0 and any(name.startswith(last[first:]) for name in _BEGINNINGS):
@@ -217,8 +222,8 @@ def _begun(text: bytes) -> int:
 def may_be_odata_3(body: bytes) -> bool:
     """Return True if a body is verbose JSON, or has names of OData 3 at its beginning or in its last member.
 
-    Other places need no check. A search of the whole body would take thirty times as long as the search for
-    the names of OData 4.
+    Other places in the body need no check. A search of the whole body would take thirty times as long as the
+    search for the names of OData 4.
     """
     if body.find(_OF_ODATA_3, 0, _ODATA_3_BEGINS) >= 0 or _IS_VERBOSE.match(body) is not None:
         return True
@@ -257,7 +262,7 @@ def _without_escapes(text: bytes) -> bytes:
 
 
 def _split_base(base: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the scheme, the host with a non-default port, and the path."""
+    """Return the scheme, the host with a non-default port, and the path of a base address."""
     scheme, _, rest = base.partition(b"://")
     host, slash, path = rest.partition(b"/")
     return scheme, host, slash + path
@@ -274,9 +279,10 @@ def _in_header(authority: bytes, path: bytes) -> bytes:
 
 
 def _spelled_authority(authority: bytes) -> bytes:
-    """Return a pattern for the host and its port.
+    """Return a pattern for every spelling of a host and its port.
 
-    The dot at the end names the root (RFC 3986 §3.2.2). A default port may be written or omitted.
+    A dot at the end of the host names the DNS root (RFC 3986 §3.2.2). A default port may be written or
+    omitted.
     """
     found = re.search(rb":([0-9]+)\Z", authority)
     host = authority[: found.start()] if found else authority
@@ -302,7 +308,7 @@ def _spelled_unicode(host: bytes) -> bytes:
 
 
 def _spelled(text: bytes, *, fold: bool = True) -> bytes:
-    """Return a pattern for the text as it can be written in a JSON string."""
+    """Return a pattern for every spelling of `text` in a JSON string."""
     return b"".join(_spelled_char(bytes([char]), fold=fold) for char in text)
 
 

@@ -2,8 +2,8 @@
 
 docs/reference/token-endpoint.md and docs/reference/rules.md describe the behaviour.
 
-A batch cannot bypass a ruleset. Each sub-request is evaluated as if it arrived alone. It has its own audit
-event, which names the batch by `parentRequestId`.
+A batch cannot bypass a ruleset. Each sub-request is evaluated as if it arrived alone. The audit event of a
+sub-request names the batch by `parentRequestId`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ _LONGEST_ID: Final = 256  # bytes of an id to record; longer ids are not used to
 
 
 def version_of(target: Target) -> str:
-    """Return the API version whose batch this is. Raise Refusal if another server could read another version.
+    """Return the API version in the target of a `$batch` request.
 
-    Otherwise the sub-requests would be evaluated against the rules for other resources than they reach.
+    Raise Refusal if another server could read another API version in this target.
+
+    Otherwise the proxy would apply the rules for other resources than the sub-requests reach.
     """
     names = {name.folded for reading in target.readings for name in reading.names}
     first, *others = names
@@ -56,7 +58,7 @@ def version_of(target: Target) -> str:
 
 
 class _Part:
-    """A sub-request with its evaluation, and its response if the proxy makes it."""
+    """A sub-request with its evaluation, and with its response if the proxy itself responds."""
 
     __slots__ = ("evaluation", "part", "pending", "response")
 
@@ -116,19 +118,23 @@ class Batch:
         return any(each.reads_response_body for each in evaluations if each is not None)
 
     def reduced(self, body: bytes) -> bytes:
-        """Return the batch without the refused sub-requests. The others keep their bytes."""
+        """Return the batch without the refused sub-requests.
+
+        The remaining sub-requests keep the bytes that the application sent.
+        """
         keep = {each.part.id for each in self._parts if each.response is None}
         return reduced_batch(body, [each.part for each in self._parts], keep)
 
     def own_response(self) -> bytes:
-        """Return the response if no sub-request is sent upstream."""
+        """Return the response to a batch of which no sub-request is sent upstream."""
         return self._merged(b'{"responses":[]}', [])
 
     def response(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
         """Return the response for the application, or None if the upstream's response needs no change.
 
-        The filter of each sub-request is applied, `relocated` rewrites the locations, and responses of the
-        proxy are merged in. Raise MalformedBatch if the response cannot be read: it is then never passed on.
+        This method filters the response to each sub-request, rewrites locations with `relocated`, and adds
+        the responses that the proxy made. Raise MalformedBatch if the upstream's response cannot be read; the
+        application never receives such a response.
         """
         asked = {each.part.id.casefold(): each for each in self._parts if each.response is None}
         responses = parse_batch_response(body)
@@ -136,7 +142,7 @@ class Batch:
         for response in responses:
             part = asked.pop(response.id.casefold(), None)
             if part is None:
-                raise MalformedBatch("it has a response to a sub-request that was not sent")
+                raise MalformedBatch("the batch response names a sub-request that was not sent upstream")
             finished.append((part.part.id, self._evaluated_response(part, response.relocated(relocated))))
         for part in asked.values():
             self._refuse(
@@ -168,9 +174,11 @@ class Batch:
                 each.pending.transforms = ()
 
     def record(self, status: int, reason: str) -> bool:
-        """Write the events of the sub-requests. Return False if one could not be written.
+        """Write the audit events of the sub-requests to the spool.
 
-        `status` and `reason` apply to sub-requests without a response.
+        Return False if one of the events could not be written.
+
+        The proxy records `status` and `reason` for sub-requests without a response.
         """
         envelope = self._envelope
         for each in self._parts:
@@ -228,14 +236,16 @@ class Batch:
                 raise Refusal("badRequest", "The body of a sub-request must be in UTF-8.", "malformedRequest")
         headers = [(name.encode("latin-1", "replace"), value.encode("utf-8")) for name, value in part.headers]
         if any(names_method_override(name) and value != part.method.encode() for name, value in headers):
-            raise Refusal("badRequest", "A method override is not served here.", "unsupported")
+            raise Refusal("badRequest", "The proxy does not support method overrides.", "unsupported")
         rules = self._caller.rules
         if rules is None:
             raise Refusal("policyBlocked", NO_RULESET, "noRuleset")
         try:
             target = canonicalise(part.target, self._context.interpretations)
             if carries_query(part.method, target):
-                raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
+                raise Refusal(
+                    "badRequest", "The proxy does not support a query in a request body.", "unsupported"
+                )
             evaluation = evaluated.evaluation = Evaluation(pending, target, rules.plan(part.method, target))
             facts = evaluation.facts_with(headers, as_if_alone(part.body), self._looks)
             if self._caller.shadow is not None:
@@ -286,7 +296,7 @@ class Batch:
     # Responses to sub-requests
 
     def _evaluated_response(self, evaluated: _Part, response: BatchResponse) -> bytes:
-        """Return the response to one sub-request. It keeps its bytes if nothing changes."""
+        """Return the response to one sub-request. The response keeps its bytes if nothing in it changes."""
         pending = evaluated.pending
         pending.upstream_status = response.status
         pending.upstream_us = self._envelope.upstream_us
@@ -327,7 +337,7 @@ class Batch:
             _evaluate_response(evaluation, response, b"")
             raise _filter_failed(ELSEWHERE)
         if status == 206 and evaluation.reads_response_body:
-            raise _filter_failed("it is a part of a larger whole")
+            raise _filter_failed("the response is partial content (206)")
         _evaluate_response(evaluation, response, as_if_alone(response.body))
         # true only after a response rule decided to filter it
         if elsewhere and evaluation.decision.transforms is not None:
@@ -354,7 +364,10 @@ class Batch:
 
 
 def _evaluate_response(evaluation: Evaluation, response: BatchResponse, body: bytes | None) -> None:
-    """Evaluate the response to a sub-request. Raise Refusal if it is blocked or cannot be read."""
+    """Evaluate the response to a sub-request.
+
+    Raise Refusal if rules block the response, or if it cannot be read.
+    """
     if evaluation.plan.has_response_rules:
         try:
             evaluation.decide_response(ResponseFacts(response.status, _encoded(response.headers), body))
@@ -363,7 +376,7 @@ def _evaluate_response(evaluation: Evaluation, response: BatchResponse, body: by
 
 
 def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
-    """Return the id in a header of a sub-request, if it is a valid header value."""
+    """Return the id in the header `name` of a sub-request, if the id is a valid header value."""
     for each, value in headers:
         if each.lower() == name and value.isascii() and value.isprintable() and len(value) <= _LONGEST_ID:
             return value.encode()
@@ -371,13 +384,16 @@ def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
 
 
 def _content_type(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Return the media type of the body of a sub-request: JSON if its headers name none, or several."""
+    """Return the media type of a sub-request's body: JSON if its headers name no type, or several types."""
     named = {value for name, value in headers if name.lower() == "content-type"}
     return named.pop().encode() if len(named) == 1 else b"application/json"
 
 
 def _says_of_every_part(status: int | None) -> bool:
-    """Return True if the status of the whole batch applies to each sub-request. A success does not."""
+    """Return True if the status of the whole batch applies to each sub-request.
+
+    A success status does not apply to each sub-request.
+    """
     return status is not None and not 200 <= status < 300
 
 

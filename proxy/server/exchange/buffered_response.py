@@ -1,7 +1,8 @@
 """Process a response whose body is read in transit: buffer it for rules, or rewrite its links.
 
-Rules need the whole body. Links do not. A short response is buffered, so that it keeps every byte if no link
-changes. A longer response is rewritten piece by piece, without content coding and without a declared length.
+Rules and filters need the complete body. Links do not. A short response is buffered, so that it keeps its
+bytes if no link in it changes. A longer response is rewritten piece by piece, without content coding and
+without a declared length.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ BUFFER_CODED_BYTES: Final = 2 * 1024 * 1024
 
 
 class BufferedForRules(ResponseBody):
-    """A body that rules or a filter need whole.
+    """Response body that rules or a filter need complete.
 
-    It is passed on only after they have read it, or if it was only for the log.
+    The client receives the body only after rules and filters have read it, unless only log rules need the
+    body.
     """
 
     __slots__ = ("_buffered", "_response", "_sink", "_size")
@@ -59,7 +61,7 @@ class BufferedForRules(ResponseBody):
         elif self._size > sink.context.limits.max_filter_bytes:
             if not self._passed_without_rules():
                 sink.context.counters.values[LIMIT_FILTER_BYTES] += 1
-                sink.refuse(filter_failed("it is over the size limit"))
+                sink.refuse(filter_failed("the response is over the size limit"))
         elif not sink.reserve_buffer(len(chunk)) and not self._passed_without_rules():
             sink.refuse(overloaded("The proxy's memory for buffered responses is full."))
 
@@ -67,7 +69,10 @@ class BufferedForRules(ResponseBody):
         return True
 
     def _passed_without_rules(self) -> bool:
-        """Pass on the body so far if only the log needs it. Return False if rules need it."""
+        """Pass on the buffered part of the body if only rules that log need the body.
+
+        Return False if a filter or a rule that decides needs it.
+        """
         if not self._sink.evaluation.decide_response_by_fallback():
             return False
         if may_have_links(self._sink, self._response):
@@ -77,7 +82,7 @@ class BufferedForRules(ResponseBody):
         return True
 
     def _take_whole(self, body: bytes) -> None:
-        """Evaluate and filter the whole response."""
+        """Evaluate and filter a completely received response."""
         sink, response = self._sink, self._response
         try:
             decoded, changed, removed = self._filtered(body)
@@ -122,7 +127,7 @@ class BufferedForRules(ResponseBody):
         evaluation = sink.evaluation
         awaited = evaluation.awaits_response_body
         if awaited and response.status == 206:
-            raise FilterFailed("it is a part of a larger whole")
+            raise FilterFailed("the response is partial content (206)")
         decoded = decoded_body(body, response, sink.context.limits.max_filter_bytes)
         _require_utf8(response, decoded)
         if awaited:
@@ -137,10 +142,10 @@ class BufferedForRules(ResponseBody):
             return None, ()
         if not body:
             if sink.batch is not None:
-                raise FilterFailed("it has no responses to the sub-requests")
+                raise FilterFailed("the batch response has no body")
             return None, ()
         if response.status == 206:
-            raise FilterFailed("it is a part of a larger whole")
+            raise FilterFailed("the response is partial content (206)")
         if sink.batch is not None:
             # No transforms, because the event of each sub-request names its own.
             return sink.batch.response(body, sink.relocated), ()
@@ -150,9 +155,9 @@ class BufferedForRules(ResponseBody):
 
 
 class RewrittenLinks(ResponseBody):
-    """A body in which links to the upstream become links to the proxy.
+    """Response body in which links to the upstream become links to the proxy.
 
-    It is buffered while it is short. A longer body is rewritten as it arrives.
+    A short body is buffered; a body too long for the buffer is rewritten as it arrives.
     """
 
     __slots__ = ("_buffered", "_decoder", "_last", "_links", "_response", "_sink", "_size")
@@ -186,7 +191,7 @@ class RewrittenLinks(ResponseBody):
         return True
 
     def take_whole(self, body: bytes) -> None:
-        """Send a whole body. It keeps its bytes if no link changes."""
+        """Send a completely received body. The body keeps its bytes if no link in it changes."""
         sink, response = self._sink, self._response
         try:
             decoded = decoded_body(body, response, sink.context.limits.max_filter_bytes)
@@ -199,7 +204,7 @@ class RewrittenLinks(ResponseBody):
         send_read(sink, response, body, sink.rewriter().rewrite(decoded))
 
     def begin(self, body: bytes, *, last: bool) -> None:
-        """Rewrite a response as it arrives, beginning with `body`."""
+        """Rewrite the links of a response as it arrives, beginning with `body`."""
         sink, response = self._sink, self._response
         links = self._links = sink.rewriter().stream()
         if response.fields.content_encoding is not None:
@@ -214,7 +219,10 @@ class RewrittenLinks(ResponseBody):
         self._rewrite(links, body, last)
 
     def _rewrite(self, links: LinkStream, chunk: bytes, last: bool) -> None:
-        """Rewrite a piece of the body. Decompress it in steps, no faster than the client reads them."""
+        """Rewrite the links in a piece of the body.
+
+        Decompress the piece in steps, no faster than the client reads the output.
+        """
         decoder = self._decoder
         self._last = last
         try:
@@ -241,19 +249,20 @@ class RewrittenLinks(ResponseBody):
 
 
 def decoded_body(body: bytes, response: ResponseHead, limit: int) -> bytes:
-    """Return the body without its content codings.
+    """Return a response body without its content codings.
 
-    Raise ContentCodingError if it cannot be decompressed, or if the result is longer than `limit` bytes.
+    Raise ContentCodingError if the body cannot be decompressed, or if it then has more than `limit` bytes.
     """
     coding = response.fields.content_encoding
     return body if coding is None else decode(body, split_codings(coding), limit=limit)
 
 
 def _require_utf8(response: ResponseHead, body: bytes) -> None:
-    """Raise FilterFailed if the body is not in UTF-8.
+    """Raise FilterFailed if the response body is not in UTF-8.
 
-    The name of a hidden property in another charset would not be recognised, and so passed on.
+    In another charset, the filter would not recognise the name of a hidden property, and would pass the
+    property on.
     """
     content_type = response.fields.content_type
     if is_json(content_type) and not is_utf8((content_type or b"").decode("latin-1"), body):
-        raise FilterFailed("it is not in UTF-8")
+        raise FilterFailed("the response is not in UTF-8")

@@ -14,7 +14,10 @@ from proxy.server.http1.response_head import ResponseHead
 
 
 class PassThrough(ResponseBody):
-    """A body that is passed on as it arrives. `chunked` means that the client receives it in chunks."""
+    """Response body that the client receives as it arrives from the upstream.
+
+    `chunked` means that the client receives the body in chunks.
+    """
 
     __slots__ = ("_chunked", "_sink")
 
@@ -31,7 +34,7 @@ class PassThrough(ResponseBody):
 
 
 def pass_on(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
-    """Send the head and the first piece of a response that is not read in transit."""
+    """Send the head and the first piece of a response that the proxy does not examine."""
     size = len(chunk)
     sized = response.length >= 0
     head = client_head(sink, response, KEPT if sized else CHUNKED)
@@ -46,14 +49,17 @@ def pass_on(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool
 
 
 def send_read(sink: ResponseSink, response: ResponseHead, body: bytes, changed: bytes | None) -> None:
-    """Send a response that was read whole: `body` as it arrived, or `changed` without content coding."""
+    """Send a response that the proxy has read completely.
+
+    The client receives `changed` without content coding, or `body` as it arrived if `changed` is None.
+    """
     final = body if changed is None else changed
     head = client_head(sink, response, len(final), changed=changed is not None)
     sink.send_whole(response.status, head, final, len(final))
 
 
 def client_head(sink: ResponseSink, response: ResponseHead, length: int, *, changed: bool = False) -> bytes:
-    """Return the head for the client. `length` is the size of the body, CHUNKED or KEPT."""
+    """Return the response head for the client. `length` is the size of the response body, CHUNKED or KEPT."""
     status = response.status
     # The length of a body that is absent, but that a filter or a rule would change or read.
     hidden = sink.evaluation.reads_response_body and (

@@ -1,6 +1,6 @@
 """Evaluate one request and its response. A sub-request of a batch has its own evaluation.
 
-Each decision is recorded in the pending event of the request. A block is raised as a Refusal.
+Each decision is recorded in the pending event of the request. A decision to block raises Refusal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from proxy.server.record.request_record import PendingEvent
 
 
 class Evaluation:
-    """Evaluation of one request. `envelope` marks an outer $batch request."""
+    """Evaluation of one request against the rules of its application.
+
+    `envelope` marks an outer $batch request.
+    """
 
     __slots__ = (
         "_envelope",
@@ -47,7 +50,7 @@ class Evaluation:
         self._response_decided = False
 
     def take(self, decision: Decision) -> None:
-        """Apply the decision to the request. Raise Refusal if it is a block."""
+        """Apply the decision to the request. Raise Refusal if the decision is to block."""
         if self._envelope:
             decision = envelope_decision(decision)
         self.decision = decision
@@ -63,7 +66,10 @@ class Evaluation:
         *,
         unread: bool = False,
     ) -> RequestFacts:
-        """Return the facts of the request for rules. `unread` means that its body has not been collected."""
+        """Return the facts of the request that rules read.
+
+        `unread` means that the proxy has not collected the request body.
+        """
         pending = self._pending
         return RequestFacts(
             pending.method,
@@ -77,24 +83,26 @@ class Evaluation:
         )
 
     def try_shadow(self, rules: ShadowRules, facts: RequestFacts, *, body_known: bool) -> None:
-        """Evaluate the shadow ruleset, only for the event."""
+        """Evaluate the shadow ruleset, and record its verdict only in the audit event."""
         self._pending.shadow = ShadowEvaluation(rules, facts, body_known=body_known, envelope=self._envelope)
 
     def decide(self, facts: RequestFacts) -> None:
-        """Decide by the whole request.
+        """Decide the verdict from all facts of the request.
 
-        Raise Refusal for a block. Raise MalformedBody or MalformedTarget if the rules cannot read the
-        request.
+        Raise Refusal if a rule blocks the request. Raise MalformedBody or MalformedTarget if the rules cannot
+        read the request.
         """
         self._facts = facts
         self._fallback = None
         self.take(self.plan.decide(facts))
 
     def decision_without_body(self, facts: RequestFacts, *, collectable: bool) -> Decision | None:
-        """Return the decision if it does not depend on the body. Return None if the body must be collected.
+        """Return the decision if it does not depend on the request body.
 
-        A rule that only logs needs the body only if it is `collectable`. The decision then becomes the
-        fallback.
+        Return None if the proxy must collect the body.
+
+        If only a rule that logs needs the body, the body is collected only if `collectable` is true. The
+        decision without the body then becomes the fallback.
         """
         self._facts = facts
         try:
@@ -107,7 +115,10 @@ class Evaluation:
         return decision
 
     def take_fallback(self) -> Decision | None:
-        """Return the decision that holds if the body cannot be read. Return None if the body is needed."""
+        """Return the fallback decision, for a request body that the proxy cannot collect.
+
+        Return None if a rule that decides needs the body.
+        """
         decision, self._fallback = self._fallback, None
         return decision
 
@@ -117,7 +128,7 @@ class Evaluation:
     def may_change_response(self) -> bool:
         """True if a filter or a response rule may change the response.
 
-        A range of it is then useless: rules cannot evaluate a part, and its position reveals the size of the
+        Rules cannot evaluate a range of such a response, and the range's position reveals the size of the
         preceding part.
         """
         return self.decision.transforms is not None or self.plan.response_decides
@@ -135,28 +146,30 @@ class Evaluation:
 
     @property
     def keeps_items(self) -> bool:
-        """True if a filter keeps only some objects. It then has to read each object."""
+        """True if a filter keeps only some objects of a response. Such a filter must read each object."""
         transforms = self.decision.transforms
         return transforms is not None and bool(transforms.keep)
 
     @property
     def awaits_response_body(self) -> bool:
-        """True if response rules have not decided yet, because they need the body."""
+        """True if response rules have not decided yet, because they need the response body."""
         return not self._response_decided and self.plan.response_needs_body
 
     def decide_response(self, facts: ResponseFacts) -> None:
-        """Decide by the response.
+        """Apply the response rules to a complete response.
 
-        Raise Refusal for a block. Raise MalformedBody or MalformedTarget if the rules cannot read the
-        response.
+        Raise Refusal if a rule blocks the response. Raise MalformedBody or MalformedTarget if the rules
+        cannot read the response.
         """
         self._take_response(self.plan.decide_response(self._facts, self.decision, facts))
 
     def decide_response_without_body(self, facts: ResponseFacts, *, filterable: bool, json: bool) -> bool:
-        """Decide by status and headers. Return False if the body is needed, even if only by a rule that logs.
+        """Apply the response rules to the status and headers of a response.
 
-        `filterable` means that a filter would apply to the response. Only a `json` body can be read for the
-        log.
+        Return False if a rule needs the response body, even a rule that only logs.
+
+        `filterable` means that a filter would apply to the response. A rule that only logs reads the body
+        only if `json` is true.
         """
         try:
             decision = self.plan.decide_response(self._facts, self.decision, facts)
@@ -172,7 +185,10 @@ class Evaluation:
         return True
 
     def decide_response_by_fallback(self) -> bool:
-        """Decide without the body if it is only for the log. Return False if the body is needed."""
+        """Decide without the response body if only rules that log need it.
+
+        Return False if a filter or a rule that decides needs the body.
+        """
         decision = self._fallback
         if decision is None:
             return False

@@ -1,9 +1,11 @@
-"""Lifecycle of one pass-through request. Only `_end` ends it and writes its audit event.
+"""Lifecycle of one pass-through request. Only `_end` ends an exchange and writes its audit event.
 
-The steps are: authenticate, canonicalise, decide, attach_credential, forward, wait for the upstream, filter
-the response (`response.py`), record, respond (both in `_end`). `Phase` names what a request waits for.
+The steps of an exchange are: authenticate, canonicalise, decide, attach_credential, forward, wait for the
+upstream, filter the response (`response.py`), record, respond (both in `_end`). `Phase` names what a request
+waits for.
 
-The event is in the spool before the last byte of the response is sent, no matter how the exchange ends.
+The audit event of an exchange is in the spool before the last byte of the response is sent, no matter how the
+exchange ends.
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ class Exchange(ExchangeOwner):
     # Phases of the request
 
     def begin(self) -> None:
-        """Run every phase that needs only the head."""
+        """Run every phase of the exchange that needs only the request head."""
         try:
             self.authenticate()
             self.canonicalise()
@@ -162,7 +164,7 @@ class Exchange(ExchangeOwner):
         head = self.head
         override = head.fields.method_override
         if override is not None and override.strip().decode("latin-1") != head.method:
-            raise Refusal("badRequest", "A method override is not served here.", "unsupported")
+            raise Refusal("badRequest", "The proxy does not support method overrides.", "unsupported")
         try:
             target = canonicalise(head.target, self.context.interpretations)
         except MalformedTarget as error:
@@ -170,7 +172,9 @@ class Exchange(ExchangeOwner):
                 "badRequest", f"The request target is malformed: {error}.", "malformedTarget"
             ) from None
         if carries_query(head.method, target):
-            raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
+            raise Refusal(
+                "badRequest", "The proxy does not support a query in a request body.", "unsupported"
+            )
         caller = self.pending.caller
         assert caller is not None
         if caller.rules is None:
@@ -182,7 +186,7 @@ class Exchange(ExchangeOwner):
             self.batch = Batch(self.context, caller, self.pending, version_of(target))
 
     def decide(self, body: bytes | None) -> None:
-        """Evaluate the request by its rules. `body` is None if no rule has to read it."""
+        """Evaluate the request by its rules. `body` is None if no rule has to read the request body."""
         self._try_shadow(body)
         evaluation = self.evaluation
         constant = evaluation.plan.decides_without(evaluation.target)
@@ -197,7 +201,10 @@ class Exchange(ExchangeOwner):
             self._decide_batch(self.batch, body or b"")
 
     def _decided_without_body(self) -> bool:
-        """Decide without the body, if no rule that decides needs it. Return False if it must be collected."""
+        """Decide without the request body, if no rule that decides needs it.
+
+        Return False if the proxy must collect the body.
+        """
         evaluation = self.evaluation
         facts = evaluation.facts_with(self.head.headers, None, unread=True)
         collectable = self.head.fields.length <= self.context.limits.max_buffered_body
@@ -224,7 +231,10 @@ class Exchange(ExchangeOwner):
         self.evaluation.try_shadow(caller.shadow, facts, body_known=body is not None)
 
     def _decide_batch(self, batch: Batch, body: bytes) -> None:
-        """Evaluate each sub-request of a batch. Only a rule that names the batch can block all of it."""
+        """Evaluate each sub-request of a batch.
+
+        Only a rule that applies to the outer $batch request can block the whole batch.
+        """
         batch.evaluate(
             body, self.context.own_base(self.connection.scheme, self.connection.host_for(self.head))
         )
@@ -344,7 +354,7 @@ class Exchange(ExchangeOwner):
             self.decide(body)
 
     def _go_on_without_body(self, decision: Decision) -> None:
-        """Pass a body on as it arrives, because it is too long for the log."""
+        """Pass a request body on as it arrives, because it is too long for a rule that only logs."""
         self.phase = _EVALUATING
         self.release_buffer()
         try:
@@ -459,7 +469,10 @@ class Exchange(ExchangeOwner):
         self._end_without_response("clientAborted", STATUS_CLIENT_LEFT)
 
     def fail(self) -> None:
-        """End the exchange after a fault of the proxy. Its connection is already aborted."""
+        """End the exchange after a fault of the proxy.
+
+        The client connection of the exchange is already aborted.
+        """
         self._end_without_response("internalError", STATUS_FAULT)
 
     def _end_without_response(self, reason: str, status: int) -> None:
@@ -497,10 +510,10 @@ class Exchange(ExchangeOwner):
         *,
         close: bool = False,
     ) -> None:
-        """End the exchange: write its records, and only then send its last bytes.
+        """End the exchange: write its records, and only then send the last bytes of its response.
 
-        Nothing else ends an exchange. If the records cannot be stored, the connection is aborted, because a
-        response without an event must not be completed.
+        No other method ends an exchange. If the spool cannot store the records, the connection is aborted,
+        because a response without an event must not be completed.
         """
         if self._reserved:
             self.release_buffer()
@@ -531,7 +544,7 @@ class Exchange(ExchangeOwner):
 
     @property
     def record_bytes(self) -> int:
-        """Approximate size of its records in the spool, with those of its sub-requests, in bytes."""
+        """Approximate size in bytes of the records of this exchange and its sub-requests in the spool."""
         parts = 0 if self.batch is None else self.batch.record_bytes
         return self.pending.record_bytes + parts
 
@@ -562,5 +575,5 @@ _LOST_REASON: Final = {
 def _unreadable(error: MalformedTarget) -> Refusal:
     """Return the refusal of a request that the rules cannot read."""
     if isinstance(error, MalformedBody):
-        return Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest")
+        return Refusal("badRequest", f"A rule can't read the request body: {error}.", "malformedRequest")
     return Refusal("badRequest", f"The request target is ambiguous: {error}.", "ambiguousTarget")

@@ -19,21 +19,24 @@ from proxy.server.upstream.connection import UpstreamLost
 
 
 class ResponseBody:
-    """Body of a response that has several pieces, or that is buffered."""
+    """Response body that arrives in several pieces, or that the proxy buffers."""
 
     __slots__ = ()
 
     def take(self, chunk: bytes, last: bool) -> None:
-        """Process a piece from the upstream; `last` ends the body."""
+        """Process a piece of the response body from the upstream; `last` ends the body."""
         raise NotImplementedError
 
     def resume(self) -> bool:
-        """Send what waits, because the client reads again. Return False if more still waits."""
+        """Send the waiting bytes of the body, because the client reads again.
+
+        Return False if more bytes still wait.
+        """
         raise NotImplementedError
 
 
 class ResponseSink(RequestHandler):
-    """A request, as seen by the response to it."""
+    """Interface of an exchange for the code that sends its response."""
 
     __slots__ = ("batch", "connection", "context", "evaluation", "head", "pending", "response")
 
@@ -54,7 +57,10 @@ class ResponseSink(RequestHandler):
         return self.rewriter().header(location) if self.context.rewrite_links else location
 
     def reserve_buffer(self, size: int) -> bool:
-        """Return True if `size` more bytes may be buffered. If so, they are reserved."""
+        """Reserve `size` more bytes of the buffer budget, if it has room.
+
+        Return True if the bytes are reserved.
+        """
         raise NotImplementedError
 
     def release_buffer(self) -> None:
@@ -62,24 +68,36 @@ class ResponseSink(RequestHandler):
         raise NotImplementedError
 
     def buffer(self, response: ResponseBody) -> None:
-        """Let `response` process the body. Its head is not sent yet."""
+        """Let `response` process the body of the upstream's response.
+
+        The head of the response is not sent yet.
+        """
         raise NotImplementedError
 
     def send_head(self, status: int, head: bytes, first: bytes, size: int) -> None:
-        """Send the head and the first piece, which has `size` bytes without its frame. More pieces follow."""
+        """Send the response head and the first piece of the body, which has `size` bytes without its frame.
+
+        More pieces follow.
+        """
         raise NotImplementedError
 
     def send_piece(self, before: bytes, chunk: bytes, behind: bytes, last: bool) -> None:
-        """Send a piece of the body between the bytes that frame it. The last piece ends the exchange."""
+        """Send a piece of the response body between the bytes that frame it.
+
+        The last piece of the body ends the exchange.
+        """
         raise NotImplementedError
 
     def send_whole(self, status: int, head: bytes, body: bytes, size: int) -> None:
-        """Send a whole response and end the exchange. The body has `size` bytes without its frame."""
+        """Send a complete response and end the exchange.
+
+        The response body has `size` bytes without its frame.
+        """
         raise NotImplementedError
 
 
 class ExchangeOwner(ResponseSink):
-    """A request, as seen by its upstream call."""
+    """Interface of an exchange for its upstream call."""
 
     __slots__ = ("body",)
 
@@ -94,11 +112,11 @@ class ExchangeOwner(ResponseSink):
         raise NotImplementedError
 
     def response_started(self, response: ResponseHead, chunk: bytes, last: bool) -> None:
-        """Process the head of the final response, and the first bytes of its body."""
+        """Process the head of the upstream's final response, and the first bytes of its body."""
         raise NotImplementedError
 
     def response_continued(self, chunk: bytes, last: bool) -> None:
-        """Process a piece of the response's body."""
+        """Process a piece of the body of the upstream's response."""
         raise NotImplementedError
 
     def call_failed(self, error: UpstreamLost) -> None:

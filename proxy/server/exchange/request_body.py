@@ -1,6 +1,6 @@
 """Buffer the body of a request: pass it on, keep it for a repetition, or collect it for rules.
 
-This module does no input or output. The exchange chooses the mode.
+This module does no input or output. The exchange chooses the `BodyMode` of a request body.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPEAT_BYTES: Final = 64 * 1024  # bytes of a body to keep until the upstream ha
 
 
 class BodyMode(Enum):
-    """Mode that decides what happens to the pieces of a body."""
+    """Mode that decides what the proxy does with the pieces of a request body."""
 
     STREAM = "stream"  # each piece is passed on; pieces that precede the upstream connection wait for it
     REPEATABLE = "repeatable"  # all pieces are kept, so that the request can be sent again
@@ -39,7 +39,10 @@ _REPLACED: Final = BodyMode.REPLACED
 
 
 class RequestBody:
-    """Body of one request. `length` is the declared length, or negative if the body is chunked."""
+    """Body of one request.
+
+    `length` is the declared length of the body in bytes, or negative if the body is chunked.
+    """
 
     __slots__ = ("_pieces", "length", "mode", "whole")
 
@@ -54,7 +57,7 @@ class RequestBody:
 
     @property
     def kept(self) -> bool:
-        """True if every piece is kept after it is sent."""
+        """True if every piece of the body is kept after it is sent."""
         return self.mode is not _STREAM
 
     @property
@@ -64,20 +67,20 @@ class RequestBody:
 
     @property
     def replaced_length(self) -> int | None:
-        """Length of the body that is sent instead of this one, or None."""
+        """Length of the body that is sent instead of the client's body, or None."""
         return sum(map(len, self._pieces)) if self.mode is _REPLACED else None
 
     def collect(self) -> None:
-        """Keep every piece for rules to read."""
+        """Keep every piece of the body for rules to read."""
         self.mode = _COLLECTED
 
     def pass_on(self) -> None:
-        """Pass on the collected and all further pieces, unless the body is complete."""
+        """Pass on the collected and all later pieces of the body, unless the body is complete."""
         if not self.whole:
             self.mode = _STREAM
 
     def keep_if_small(self, *, awaited: bool) -> bool:
-        """Keep every piece from now on, if the body is small.
+        """Keep every further piece of a small body, so that the request can be repeated.
 
         Return False if the body is not small, or is already kept. `awaited` means that the client waits for
         100 (Continue).
@@ -88,7 +91,10 @@ class RequestBody:
         return True
 
     def replaced_by(self, body: bytes) -> RequestBody:
-        """Return the body to send instead. This one is not changed, because it may be the shared NO_BODY."""
+        """Return the body to send upstream instead of the client's body.
+
+        The client's body is not changed, because it may be the shared NO_BODY.
+        """
         other = RequestBody(self.length)
         other.mode = _REPLACED
         other.whole = self.whole
@@ -96,22 +102,25 @@ class RequestBody:
         return other
 
     def add(self, piece: bytes) -> None:
-        """Keep a piece, at least until an upstream connection is available."""
+        """Keep a piece of the body, at least until an upstream connection is available."""
         self._pieces.append(piece)
 
     def take_for_upstream(self) -> bytes:
-        """Return the available pieces, framed for the upstream, and release those that are not kept."""
+        """Return the available body pieces, framed for the upstream, and release those that are not kept."""
         body = b"".join(self._pieces)
         if self.mode is _STREAM:
             self._pieces = []
         return self.framed(body)
 
     def framed(self, piece: bytes) -> bytes:
-        """Frame a piece for the upstream. It is the last one if the body is complete."""
+        """Frame a piece of the request body for the upstream.
+
+        The piece is the last one if the body is complete.
+        """
         return piece if self.length >= 0 else framed_chunk(piece, self.whole)
 
     def readable(self, head: RequestHead, limit: int) -> bytes:
-        """Return the body as rules read it, without its content codings.
+        """Return the request body as rules read it, without its content codings.
 
         Raise Refusal if the body is not in UTF-8 or cannot be decompressed. Raise Refusal also if the
         decompressed body is longer than `limit` bytes.
@@ -120,7 +129,9 @@ class RequestBody:
         for name, value in head.headers:
             if name.lower() == b"content-type" and not is_utf8(value.decode("latin-1"), body):
                 raise Refusal(
-                    "badRequest", "The body must be in UTF-8, because a rule reads it.", "malformedRequest"
+                    "badRequest",
+                    "The request body must be in UTF-8, because a rule reads it.",
+                    "malformedRequest",
                 )
         return body
 
@@ -143,4 +154,6 @@ def _decompressed(body: bytes, coding: bytes | None, limit: int) -> bytes:
     except DecompressedTooLarge:
         raise body_too_large() from None
     except ContentCodingError as error:
-        raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
+        raise Refusal(
+            "badRequest", f"A rule can't read the request body: {error}.", "malformedRequest"
+        ) from None

@@ -1,6 +1,6 @@
 """Choose how a response reaches the client: passed on, buffered for rules, or with rewritten links.
 
-Response rules that need no body decide here.
+This module also applies the response rules that need no body.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proxy.server.http1.response_head import ResponseHead
 
 
 def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
-    """Send or buffer a response. Its body begins with `chunk`."""
+    """Send or buffer a response of the upstream. The body of the response begins with `chunk`."""
     elsewhere = False
     if is_redirect(response.status):
         sink.pending.redirect = host_elsewhere(response.headers, sink.context.upstream_bases)
@@ -60,7 +60,7 @@ def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, las
 def refuse_response(sink: ResponseSink, response: ResponseHead, refusal: Refusal) -> None:
     """Refuse a response that the application must not receive.
 
-    Response rules and a shadow ruleset still decide by its status and headers.
+    Response rules and a shadow ruleset still evaluate the status and headers of the response.
     """
     _show_shadow(sink, response, body_known=True)  # no body reaches the application
     if sink.evaluation.plan.has_response_rules:
@@ -80,7 +80,10 @@ def _show_shadow(sink: ResponseSink, response: ResponseHead, *, body_known: bool
 
 
 def _rules_need_body(sink: ResponseSink, response: ResponseHead) -> bool:
-    """Let response rules decide without the body, if they can. Return True if they or a filter need it."""
+    """Let response rules decide without the response body, if they can.
+
+    Return True if response rules or a filter need the body.
+    """
     evaluation = sink.evaluation
     plan = evaluation.plan
     filterable = 200 <= response.status < 300 and response.length != 0

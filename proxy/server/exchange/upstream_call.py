@@ -1,6 +1,7 @@
 """Call the upstream for one request: get a connection and a token, and retry once if either fails.
 
-A call ends before its exchange: with the last byte of the response, or when the upstream is lost.
+An upstream call ends before its exchange: with the last byte of the response, or with the loss of the
+upstream connection.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class UpstreamCall(UpstreamUser):
     __slots__ = ("_credential", "_generation", "_head", "_owner", "_retried", "state", "upstream")
 
     def __init__(self, owner: ExchangeOwner, credential: UpstreamCredential) -> None:
-        """Prepare the upstream call. Raise Refusal if the token is missing or has expired."""
+        """Prepare the upstream call. Raise Refusal if the upstream token is missing or has expired."""
         method = owner.head.method
         self._owner = owner
         self._credential = credential
@@ -71,7 +72,7 @@ class UpstreamCall(UpstreamUser):
         if not credential.valid(owner.context.deadlines.now):
             raise Refusal(
                 "notReady",
-                "The proxy has no valid upstream token at present.",
+                "The proxy has no valid upstream token.",
                 "credentialUnavailable",
                 retry_after=credential.retry_after,
             )
@@ -85,20 +86,23 @@ class UpstreamCall(UpstreamUser):
     # Calls of the exchange
 
     def start(self, *, fresh: bool = False) -> None:
-        """Request a connection from the pool. `fresh` means a new one."""
+        """Request an upstream connection from the pool.
+
+        `fresh` requests a new connection instead of an idle one.
+        """
         self.state = _QUEUED
         context = self._owner.context
         self._owner.connection.wait_until(context.deadlines.now + context.limits.upstream_wait)
         context.pool.acquire(self, fresh=fresh)
 
     def send(self, piece: bytes) -> None:
-        """Send a piece of the body as it arrives."""
+        """Send a piece of the request body as it arrives."""
         body, upstream = self._owner.body, self.upstream
         assert upstream is not None
         upstream.send(body.framed(piece), done=body.whole)
 
     def timed_out(self) -> Refusal | None:
-        """Return why the exchange ends: no connection, or no other token, was available in time."""
+        """Return the refusal of a request that got no connection, or no other token, in time."""
         if self.upstream is not None:
             return None
         if self._retried & _TOKEN:
@@ -109,7 +113,7 @@ class UpstreamCall(UpstreamUser):
     def renew(self) -> bool:
         """Send the request again with another token, because the upstream responded with 401.
 
-        Return False if the request is not complete, or if the token is not the cause.
+        Return False if the request is not complete, or if the token did not cause the 401.
         """
         self._release()
         credential, context = self._credential, self._owner.context
@@ -132,7 +136,7 @@ class UpstreamCall(UpstreamUser):
         return True
 
     def credential_renewed(self) -> None:
-        """Send the request with the token that has arrived."""
+        """Send the request with the upstream token that has just arrived."""
         if self.state is not _RENEWING:
             return
         self._take_token()
@@ -141,7 +145,10 @@ class UpstreamCall(UpstreamUser):
         self.start()
 
     def end(self) -> None:
-        """End the call: close the connection, or leave the queue. The exchange needs nothing more."""
+        """End the upstream call: close its connection, or leave the queue for one.
+
+        The exchange needs no more data from the upstream.
+        """
         if self.state is _ENDED:
             return
         self._release()

@@ -1,6 +1,7 @@
 """Find the end of a message body (RFC 9112 §6.3): by its length, its last chunk, or the connection's close.
 
-This module does no input or output. Both sides of the proxy read bodies with this class.
+This module does no input or output. The proxy reads the bodies of requests and of responses with
+`BodyReader`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ UNTIL_CLOSE: Final = -2  # used instead of a length: the body ends when the conn
 class BodyReader:
     """Reader of the bodies of one connection, one after another.
 
-    A new reader has no body to read. `remaining` is the number of missing bytes of a sized body, or CHUNKED
-    or UNTIL_CLOSE. It is 0 as soon as the body has ended.
+    A new reader expects no body until `begin` is called. `remaining` is the number of missing bytes of a
+    sized body, or CHUNKED or UNTIL_CLOSE. `remaining` is 0 as soon as the body has ended.
     """
 
     __slots__ = ("_chunks", "_excess_limit", "_rest", "remaining")
 
     def __init__(self, *, excess_limit: int | None = None) -> None:
-        """Set the limit for chunked bodies.
+        """Set the limit of framing bytes for chunked bodies.
 
         `excess_limit` is the number of framing bytes that a chunked body may have beyond those of its
         content.
@@ -45,15 +46,15 @@ class BodyReader:
         self._chunks = ChunkedDecoder() if length == CHUNKED else None
 
     def end(self) -> None:
-        """Expect no more of the body."""
+        """Stop expecting further bytes of the body."""
         self.remaining = 0
         self._chunks = None
 
     def read(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the content in `data`, and whether the body has ended.
+        """Return the body content in `data`, and whether the body has ended.
 
-        Bytes after its end are kept for `take_rest`. Raise MalformedBody if the chunks break RFC 9112 §7.1 or
-        the limit of their framing.
+        Bytes after the end of the body are kept for `take_rest`. Raise MalformedBody if the chunks break RFC
+        9112 §7.1 or exceed the limit of framing bytes.
         """
         remaining = self.remaining
         if remaining < 0:
@@ -71,7 +72,7 @@ class BodyReader:
         return rest
 
     def lines_exceed(self, limit: int) -> bool:
-        """Return True if more than `limit` framing lines were read since this was last true."""
+        """Return True if more than `limit` framing lines were read since this method last returned True."""
         chunks = self._chunks
         if chunks is None or chunks.lines <= limit:
             return False
@@ -84,7 +85,7 @@ class BodyReader:
         content = chunks.feed(data)
         limit = self._excess_limit
         if limit is not None and chunks.excess > limit:
-            raise MalformedBody("it has more framing than content")
+            raise MalformedBody("the chunked body has more framing than content")
         if chunks.done:
             self.remaining = 0
             self._rest = chunks.rest

@@ -25,14 +25,14 @@ _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff
 
 
 def chunk_frame(size: int, last: bool) -> tuple[bytes, bytes]:
-    """Return the bytes before and after a chunk of `size` bytes; the last one ends the body."""
+    """Return the bytes before and after a chunk of `size` bytes; the last chunk ends the body."""
     if size:
         return b"%x\r\n" % size, _END_WITH_LAST_CHUNK if last else _CHUNK_END
     return b"", _LAST_CHUNK if last else b""
 
 
 def framed_chunk(chunk: bytes, last: bool) -> bytes:
-    """Return a chunk with its frame."""
+    """Return a chunk with its framing bytes."""
     before, behind = chunk_frame(len(chunk), last)
     return b"%b%b%b" % (before, chunk, behind)
 
@@ -58,7 +58,10 @@ class ChunkedDecoder:
         self.rest = b""  # bytes after the end of the body, when `done`
 
     def feed(self, data: bytes) -> bytes:
-        """Return the payload in `data` without its framing. Raise MalformedBody if a chunk is malformed."""
+        """Return the payload of the chunks in `data`, without the framing.
+
+        Raise MalformedBody if a chunk is malformed.
+        """
         payload: list[bytes] = []
         position = 0
         size = len(data)

@@ -1,9 +1,9 @@
 """Parse header field lines, once per spelling, because an SDK sends the same lines with every request.
 
 httptools checks each new line. Accepted lines are remembered by their bytes, with the meaning of the field
-and its forwarded form. Lines are checked separately, because RFC 9112 §5 gives each its own grammar.
-Conflicts between lines, such as two lengths, are checked in `request_head` and `response_head`. The gain:
-`bench/test_head.py`.
+and its forwarded form. Each field line is checked alone, because RFC 9112 §5 gives each field line its own
+grammar. Conflicts between lines, such as two lengths, are checked in `request_head` and `response_head`. The
+gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Field:
-    """A parsed header field. `line` is its forwarded form; `relayed` is empty for a hop-by-hop field."""
+    """A parsed header field.
+
+    `line` is the forwarded form of the field; `relayed` is empty for a hop-by-hop field.
+    """
 
     __slots__ = ("kind", "line", "name", "relayed", "value")
 
@@ -98,11 +101,11 @@ class Field:
 
     @property
     def pair(self) -> tuple[bytes, bytes]:
-        """Name and value, as rules see them."""
+        """Name and value of the field, as rules see them."""
         return self.name, self.value
 
     def holding(self, value: bytes) -> Field:
-        """Return the same field with a value that was cut out of it."""
+        """Return a copy of this field with a value that was cut out of its line."""
         return Field(self.name, value, self.kind, b"%b: %b\r\n" % (self.name, value))
 
 
@@ -117,7 +120,7 @@ class _Callbacks:
 
 
 class FieldLines:
-    """Parser of the lines of heads, without their line ends."""
+    """Parser of header field lines, which it receives without their line ends."""
 
     __slots__ = ("_kinds", "_known")
 
@@ -127,7 +130,7 @@ class FieldLines:
         self._kinds: BoundedMemo[bytes, int] = BoundedMemo(_MOST_LINES, _LONGEST_NAME, WhenFull.CLEAR)
 
     def read(self, lines: list[bytes]) -> list[Field]:
-        """Return the fields of the lines. Raise MalformedHead if a line is malformed."""
+        """Return the header fields of the lines. Raise MalformedHead if a line is malformed."""
         fields = list(map(self._known.entries.get, lines))
         if None in fields:
             self._read_new(lines, fields)
@@ -229,8 +232,8 @@ class VaryingLines:
     """Find the values of the fields `names`, which differ between the heads of one sender.
 
     A line counts if it spells its name exactly so, and if its value is empty or begins with a visible
-    character. Every such line is cut. So two heads with one spelling have the same lines except for these
-    values.
+    character. The value of every line that counts is cut out of the head. So two heads with the same spelling
+    have the same lines, except for the values that were cut out.
     """
 
     __slots__ = ("_pattern",)
@@ -241,7 +244,7 @@ class VaryingLines:
         )
 
     def layout(self, head: bytes) -> Layout:
-        """Return the positions of the values."""
+        """Return the positions of the varying values in a head."""
         return Layout(head, [found.span(2) for found in self._pattern.finditer(head)])
 
 
@@ -265,7 +268,10 @@ class Layout:
         return [head[start:end] for start, end in self._spans]
 
     def values_if_same(self, head: bytes) -> list[bytes] | None:
-        """Return the values of another head. Return None if that head needs its own layout."""
+        """Return the varying values of another head with the same layout.
+
+        Return None if the other head needs its own layout.
+        """
         if len(head) != self._size:
             return None
         for start, end, piece in self._around:
@@ -279,7 +285,7 @@ class Layout:
         return values if together.translate(_WITHOUT_CONTROLS) == together else None
 
     def lines(self, head: bytes) -> dict[int, int]:
-        """Return, for each line after the first that varies, the index of its value."""
+        """Map the number of each varying line, counted after the start line, to the index of its value."""
         return {head.count(b"\r\n", 0, start) - 1: which for which, (start, _) in enumerate(self._spans)}
 
 
@@ -288,7 +294,7 @@ _DIGITS: Final = re.compile(rb"[0-9]{1,%d}" % _MAX_DIGITS)
 
 
 def length_of(content_length: bytes) -> int:
-    """Return the value of Content-Length. Raise MalformedHead if it is not a valid length."""
+    """Return the number in a Content-Length value. Raise MalformedHead if the value is not a valid length."""
     if len(content_length) <= _MAX_DIGITS and content_length.isdigit():
         return int(content_length)
     digits = content_length.rstrip(b" \t")

@@ -47,8 +47,8 @@ def head_for_upstream(
     - `replaced_length`: the size of another, uncoded body that is sent upstream instead.
     - `whole`: request the whole response, even if the application requests a range. RFC 9110 §14.2 lets any
       server ignore a range.
-    - `unconditional`: request the response even if nothing has changed.
-    - `read`: the response may have to be read here, so request only content codings that the proxy can
+    - `unconditional`: request the response even if the resource has not changed.
+    - `read`: the proxy may have to read the response, so request only content codings that the proxy can
       decode.
     """
     fields = head.fields
@@ -141,11 +141,11 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
     close: bool,
     relocated: Callable[[bytes], bytes],
 ) -> bytes:
-    """Return the upstream's head as the application receives it.
+    """Return the upstream's response head as the application receives it.
 
-    `length` is the size of the body, CHUNKED or KEPT. `changed` means that content codings and digests no
-    longer describe the body. `length_hidden` means that the length of the body would reveal
-    that a filter removed something.
+    `length` is the size of the response body, CHUNKED or KEPT. `changed` means that content codings and
+    digests no longer describe the body. `length_hidden` means that the length of the body would reveal that a
+    filter removed something.
     """
     fields = response.fields
     same_length = length == KEPT or 0 <= length == response.length

@@ -22,7 +22,10 @@ JSON: Final = b"Content-Type: application/json\r\nX-Content-Type-Options: nosnif
 
 
 def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: float) -> bytes:
-    """Return the head of a response that the proxy makes itself. `extra` holds whole field lines."""
+    """Return the head of a response that the proxy makes itself.
+
+    `extra` contains complete header field lines.
+    """
     return b"HTTP/1.1 %d %b\r\nDate: %b\r\n%bContent-Length: %d\r\n%b\r\n" % (
         status,
         _REASON.get(status, b""),
@@ -42,7 +45,7 @@ def json_response(
 
 
 def id_fields(request_id: str, client_request_id: str | None) -> bytes:
-    """Return header fields that name the request, as Graph sends them."""
+    """Return the header fields that identify the request, as Graph sends them."""
     fields = b"request-id: %b\r\n" % request_id.encode("ascii")
     repeated = _repeated(client_request_id)
     if repeated is not None:
@@ -51,7 +54,10 @@ def id_fields(request_id: str, client_request_id: str | None) -> bytes:
 
 
 def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> dict[str, str]:
-    """Return members of a token endpoint error, named as Entra names them. Identity libraries print them."""
+    """Return members of a token endpoint error, named as Entra names them.
+
+    Identity libraries print these members.
+    """
     return {
         "timestamp": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
         "trace_id": request_id,
@@ -60,9 +66,9 @@ def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> 
 
 
 def _repeated(client_request_id: str | None) -> str | None:
-    """Return a client's id if a response may repeat it.
+    """Return a client's request id if a response may repeat it.
 
-    A long id, or one with characters other than printable ASCII, is left out.
+    An id that is long, or has other characters than printable ASCII, is left out.
     """
     own = client_request_id
     return own if own and len(own) <= _LONGEST_CLIENT_ID and own.isascii() and own.isprintable() else None
@@ -109,7 +115,7 @@ def error_body(
 
 
 def _message(refusal: Refusal, contact: str) -> str:
-    """Return the message of a refusal. It states that Graphward, and not the upstream, responded."""
+    """Return the message of a refusal. The message states that Graphward, and not the upstream, responded."""
     if refusal.code in BLOCKED:  # these messages name Graphward themselves
         return f"{refusal.message} Ask: {contact}" if contact else refusal.message
     if refusal.code == "itemNotFound":  # must look like the response for an item that does not exist

@@ -1,8 +1,8 @@
 """Parse a refused head to find the application that sent it, its method and its target.
 
 A head with one fault is refused as a whole, but its Authorization field can still identify the application.
-The refusal is then an event of that application. Nothing here affects what is forwarded. This module does no
-input or output.
+The audit event of the refusal then names that application. The facts that this module parses never affect a
+forwarded request. This module does no input or output.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _USER_INFORMATION: Final = re.compile(rb"\A([^/?#]*//)[^/?#]*@")
 
 
 class RefusedHead(NamedTuple):
-    """Facts of a refused head.
+    """Facts of a refused request head.
 
-    `authorization` is None unless exactly one such field was received whole. `target` is ASCII: other bytes,
-    control characters and spaces are written as %XX.
+    `authorization` is None unless exactly one Authorization field was received completely. `target` is ASCII:
+    other bytes, control characters and spaces are written as %XX.
     """
 
     method: str
@@ -45,7 +45,7 @@ class RefusedHead(NamedTuple):
 def read_refused_head(received: bytes) -> RefusedHead:
     """Parse the received part of a request's header section, beginning with the request line.
 
-    It may end anywhere and break any rule.
+    The received part may end anywhere and may break any rule of HTTP.
     """
     section, end, _ = received.partition(b"\r\n\r\n")
     section += end
@@ -66,7 +66,10 @@ def read_refused_head(received: bytes) -> RefusedHead:
 
 
 def _authorization(section: bytes) -> bytes | None:
-    """Return the only Authorization value. Return None if there may be another, or a folded line."""
+    """Return the value of the only Authorization field.
+
+    Return None if there may be another Authorization field, or if the field is folded.
+    """
     if len(_ANY_AUTHORIZATION.findall(section)) != 1:
         return None
     found = _AUTHORIZATION.search(section)

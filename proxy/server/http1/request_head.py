@@ -1,11 +1,11 @@
-"""Parse a request head and find where the request ends (RFC 9112 §6). Everything ambiguous is refused.
+"""Parse a request head and find where the request ends (RFC 9112 §6). Every ambiguous head is refused.
 
 httptools checks each field (`field_lines`) and the method. This module checks the rest: one unambiguous
 request line, one valid Host, one way to delimit the body, and the fields that belong only to this connection
-(RFC 9110 §7.6.1). It does no input or output.
+(RFC 9110 §7.6.1). This module does no input or output.
 
-An application sends the same fields with every request, except `client-request-id`. So their meaning is
-computed once per spelling of all the others, and remembered. The gain: `bench/test_head.py`.
+An application sends the same fields with every request, except `client-request-id`. So the meaning of the
+other fields is computed once per spelling, and remembered. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _VARYING: Final = VaryingLines((b"client-request-id",))  # spelled as every SDK 
 
 
 class UpstreamForm(NamedTuple):
-    """Fields as the upstream receives them.
+    """Header fields as the upstream receives them.
 
-    `read` means that they request only content codings that the proxy can decode. `id_between` means that the
-    value of `client-request-id` belongs between `before` and `after`.
+    `read` means that the fields request only content codings that the proxy can decode. `id_between` means
+    that the value of `client-request-id` belongs between `before` and `after`.
     """
 
     host: bytes
@@ -71,7 +71,10 @@ class UpstreamForm(NamedTuple):
 
 
 class RequestFields:
-    """Checked fields of a request. `length` is the size of the body, or -1 for a chunked body."""
+    """Checked header fields of a request.
+
+    `length` is the size of the request body, or -1 for a chunked body.
+    """
 
     __slots__ = (
         "authorization",
@@ -121,7 +124,7 @@ class RequestFields:
         self.id_pair_at: int | None = None
 
     def is_listed_in_connection(self, field: Field) -> bool:
-        """Return True if Connection lists the field and the proxy does not write it itself."""
+        """Return True if Connection lists the field and the proxy does not write this field itself."""
         return field.kind not in _OF_OUR_OWN and field.name.lower() in self.listed
 
     def stays_here(self, field: Field) -> bool:
@@ -129,7 +132,7 @@ class RequestFields:
         return (not field.relayed and field.kind not in _OF_OUR_OWN) or self.is_listed_in_connection(field)
 
     def seen_by_rules(self, client_request_id: bytes | None) -> Headers:
-        """Return the names and values that the upstream receives, because only they may affect a verdict."""
+        """Return the header fields that the upstream receives, because only they may affect a verdict."""
         pairs = self.pairs
         if pairs is None:
             seen = [field for field in self.lines if not self.stays_here(field)]
@@ -144,7 +147,7 @@ class RequestFields:
 
 
 class RequestHead:
-    """Checked head of a request. `request_line` has the form that the upstream receives."""
+    """Checked head of one request. `request_line` has the form that the upstream receives."""
 
     __slots__ = ("client_request_id", "fields", "http10", "method", "request_line", "target")
 
@@ -172,7 +175,7 @@ class RequestHead:
 
     @property
     def headers(self) -> Headers:
-        """Names and values, as rules see them."""
+        """Names and values of the header fields, as rules see them."""
         return self.fields.seen_by_rules(self.client_request_id)
 
 
@@ -183,10 +186,10 @@ _known_methods: Final[dict[bytes, str]] = {}
 
 
 def parse_request_head(head: bytes, last: RequestFields | None = None) -> RequestHead:
-    """Return the checked head. Raise MalformedHead if it breaks a rule.
+    """Parse and check a request head. Raise MalformedHead if the head is not valid.
 
-    `head` ends with its empty line. `last` are the fields of the previous request on the connection, which
-    are usually the same.
+    `head` ends with the empty line after the header section. `last` has the header fields of the previous
+    request on the connection, which are usually the same as in `head`.
     """
     line = _REQUEST_LINE.match(head)
     if line is None:
@@ -208,8 +211,9 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
 def _parse_absolute_form(head: bytes) -> RequestHead:
     """Parse a head whose target is an absolute URL of the proxy (RFC 9112 §3.2.2) in its origin form.
 
-    The proxy has no list of its own names: the Host field has the name by which it was reached. A client must
-    send the same host there as in the target (RFC 9112 §3.2). So a request that names two hosts is ambiguous.
+    The proxy has no list of its own names: the Host field has the name by which the client reached the proxy.
+    A client must send the same host in the Host field as in the target (RFC 9112 §3.2). So a request that
+    names two hosts is ambiguous.
     """
     line, _, section = head.partition(b"\r\n")
     absolute = absolute_form(line)
@@ -219,7 +223,7 @@ def _parse_absolute_form(head: bytes) -> RequestHead:
         return parse_request_head(b"%b\r\nHost: %b\r\n%b" % (absolute.line, absolute.authority, section))
     if not absolute.is_same_host(host):
         raise MalformedHead(
-            "the target and the Host field name different hosts; send the proxy's own in both",
+            "the target and the Host field name different hosts; send the proxy's host in both",
             reason="malformedTarget",
         )
     return parsed
@@ -260,11 +264,14 @@ def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestF
 
 
 def _evaluated_method(method: bytes) -> str:
-    """Return the method to evaluate. The parser, httptools, has rejected methods that do not exist."""
+    """Return the request method that rules evaluate.
+
+    The parser, httptools, has rejected methods that do not exist.
+    """
     if method == b"CONNECT" or method == b"TRACE":
         raise method_not_allowed(method)
     if method == b"PRI":
-        raise MalformedHead("HTTP/2 is not served here; use HTTP/1.1", reason="unsupported")
+        raise MalformedHead("the proxy does not support HTTP/2; use HTTP/1.1", reason="unsupported")
     try:
         httptools.HttpRequestParser(_NoCallbacks()).feed_data(method + b" / HTTP/1.1\r\n\r\n")
     except httptools.HttpParserError:
@@ -343,7 +350,7 @@ def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
 def _check_host(host: bytes | None, *, http10: bool) -> None:
     if host is None:
         if not http10:
-            raise MalformedHead("HTTP/1.1 needs a Host field")
+            raise MalformedHead("an HTTP/1.1 request needs a Host field")
     elif not HOST_AND_PORT.fullmatch(host):
         raise MalformedHead(_fault_of_host(host))
 
@@ -363,7 +370,7 @@ def _fault_of_host(host: bytes) -> str:
 
 
 def _body_length(length: bytes | None, coding: bytes | None, *, http10: bool) -> int:
-    """Return the length of the body (RFC 9112 §6.3).
+    """Return the length of a request body (RFC 9112 §6.3).
 
     A head with both length fields, or with a transfer coding other than chunked, is refused and not
     interpreted.

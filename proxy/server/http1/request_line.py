@@ -1,6 +1,7 @@
 """Parse a request line that is not in origin form: convert the absolute form, or describe the fault.
 
-`request_head` calls this module only if its own pattern does not match. This module does no input or output.
+`request_head` calls this module only if its own pattern does not match the request line. This module does no
+input or output.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class AbsoluteForm(NamedTuple):
     authority: bytes
 
     def is_same_host(self, host: bytes) -> bool:
-        """Return True if the authority and a Host field name the same host and port, in any spelling."""
+        """Return True if the target and a Host field name the same host and port, in any spelling."""
         return _host_and_port(self.scheme, self.authority) == _host_and_port(self.scheme, host)
 
 
 def absolute_form(line: bytes) -> AbsoluteForm:
     """Parse a request line, without its line end, that is not in origin form.
 
-    Raise MalformedHead unless it has an absolute http or https URL and a supported version.
+    Raise MalformedHead unless the line has an absolute http or https URL and a supported version.
     """
     found = _ABSOLUTE.fullmatch(line)
     if found is None:
@@ -58,7 +59,7 @@ def absolute_form(line: bytes) -> AbsoluteForm:
 
 def method_not_allowed(method: bytes) -> MalformedHead:
     """Return the refusal of CONNECT or TRACE. TRACE would send the upstream credential to the application."""
-    return MalformedHead(f"{method.decode()} is not served here", "methodNotAllowed")
+    return MalformedHead(f"the proxy does not support {method.decode()}", "methodNotAllowed")
 
 
 def unknown_method(method: bytes) -> MalformedHead:
@@ -66,7 +67,7 @@ def unknown_method(method: bytes) -> MalformedHead:
     return MalformedHead(f"the method {_named(method)} is not known", reason="unsupported")
 
 
-_ASTERISK: Final = "the target '*' is not served here; name a path"
+_ASTERISK: Final = "the proxy does not support the target '*'; name a path"
 _ONE_SPACE: Final = "use one space between method, target and version, and no other spaces"
 
 
@@ -76,7 +77,7 @@ def _fault(line: bytes) -> MalformedHead:
     if method in (b"CONNECT", b"TRACE"):
         return method_not_allowed(method)
     if line.startswith(b"PRI * HTTP/2"):
-        return MalformedHead("HTTP/2 is not served here; use HTTP/1.1", reason="unsupported")
+        return MalformedHead("the proxy does not support HTTP/2; use HTTP/1.1", reason="unsupported")
     if not line:
         return MalformedHead("an empty line is in place of the request line")
     if _BEYOND_ASCII.search(line):
@@ -100,7 +101,7 @@ def _fault(line: bytes) -> MalformedHead:
 def _fault_of_parts(method: bytes, target: bytes, version: bytes) -> MalformedHead:
     if version not in (b"HTTP/1.1", b"HTTP/1.0"):
         if _VERSION.fullmatch(version):
-            text = f"{version.decode()} is not served here; use HTTP/1.1"
+            text = f"the proxy does not support {version.decode()}; use HTTP/1.1"
             return MalformedHead(text, reason="unsupported")
         return MalformedHead(f"{_named(version)} is not a version of HTTP; write HTTP/1.1")
     if not _TOKEN.fullmatch(method):
@@ -150,9 +151,9 @@ def _named(text: bytes) -> str:
 
 
 def _host_and_port(scheme: bytes, authority: bytes) -> tuple[bytes, bytes]:
-    """Return the host in lower case and the port without leading zeros.
+    """Return the host of the authority in lower case, and its port without leading zeros.
 
-    If no port is named, it is the default port of the scheme.
+    If the authority names no port, the port is the default of the scheme.
     """
     ends = authority.rfind(b"]") + 1  # an IPv6 address, which also contains colons
     name, _, port = authority[ends:].partition(b":")

@@ -18,14 +18,14 @@ _TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a TLS handshake record (RFC
 
 
 class HeadTooLong(MalformedHead):
-    """A head with more bytes than a request may have."""
+    """A request head with more bytes than the limit allows."""
 
     def __init__(self) -> None:
         super().__init__("the request head is too large", "headersTooLarge")
 
 
 class TooManyFields(MalformedHead):
-    """A head with more header fields than a request may have."""
+    """A request head with more header fields than the limit allows."""
 
     def __init__(self) -> None:
         super().__init__("the request has too many header fields", "headersTooLarge")
@@ -34,8 +34,9 @@ class TooManyFields(MalformedHead):
 class RequestReader:
     """Reader of the requests of one connection, one after another.
 
-    Pass bytes to `feed`, and get a head from `next_head`. If the request has a body, pass the result of
-    `take_waiting` to `read_body`, and then the bytes that arrive. The bytes of later requests wait.
+    Pass received bytes to `feed`, and get each request head from `next_head`. If the request has a body, pass
+    the result of `take_waiting` to `read_body`, and then the bytes that arrive. The reader stores the bytes
+    of later requests.
     """
 
     __slots__ = ("_begins_at", "_body", "_fields", "_max_fields", "_max_head_bytes", "_scanned", "_waiting")
@@ -54,7 +55,7 @@ class RequestReader:
 
     @property
     def waiting(self) -> int:
-        """Number of bytes that have arrived and are not read yet."""
+        """Number of received bytes that are not parsed yet."""
         return len(self._waiting) - self._begins_at
 
     @property
@@ -63,7 +64,7 @@ class RequestReader:
         return 0 if self._body is None else self._body.remaining
 
     def feed(self, data: bytes) -> None:
-        """Store bytes of further requests, but none of a body."""
+        """Store bytes of further requests, but no bytes of a request body."""
         if not self._waiting:
             self._waiting = data
             return
@@ -73,10 +74,10 @@ class RequestReader:
         self._begins_at = 0
 
     def next_head(self) -> RequestHead | None:
-        """Return the head of the next request. Return None if it is incomplete.
+        """Return the head of the next request. Return None if the head is incomplete.
 
-        An incomplete head is all that waits. Raise MalformedHead if the head breaks RFC 9112 or a limit;
-        `head_so_far` then returns its bytes.
+        An incomplete head is then the only content of the buffer. Raise MalformedHead if the head breaks RFC
+        9112 or a limit; `head_so_far` then returns its bytes.
         """
         data = self._waiting
         start = self._begins_at
@@ -105,19 +106,24 @@ class RequestReader:
         return head
 
     def head_so_far(self) -> bytes:
-        """Return the bytes of a head that is incomplete or was refused."""
+        """Return the bytes of a request head that is incomplete or was refused."""
         data = self._waiting
         end = data.find(b"\r\n\r\n", self._begins_at) + 4
         return data[self._begins_at : end if end >= 4 else len(data)]
 
     def take_waiting(self) -> bytes:
-        """Return the waiting bytes and clear them. They begin the body of the last request."""
+        """Return the waiting bytes and clear the buffer.
+
+        The waiting bytes begin the body of the last request.
+        """
         waiting = self._waiting[self._begins_at :]
         self._keep_from(len(self._waiting))
         return waiting
 
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the content in `data`, and whether the body has ended. Bytes after the body wait.
+        """Return the body content in `data`, and whether the body has ended.
+
+        Bytes after the end of the body are stored for the next head.
 
         Raise MalformedBody if the chunks break RFC 9112 §7.1 or have more framing than content.
         """
@@ -129,7 +135,7 @@ class RequestReader:
         return content, ended
 
     def chunk_lines_exceed(self, limit: int) -> bool:
-        """Return True if more than `limit` lines of chunk framing were read since this was last true."""
+        """Return True if over `limit` chunk framing lines were read since this method last returned True."""
         return self._body is not None and self._body.lines_exceed(limit)
 
     def discard(self) -> None:
@@ -157,7 +163,7 @@ class RequestReader:
         if data[start : start + 1] == _TLS_HANDSHAKE:
             # No head begins with this byte. A client that waits for the server's handshake is refused at
             # once.
-            raise MalformedHead("it begins a TLS handshake, but this listener has no TLS")
+            raise MalformedHead("the client begins a TLS handshake, but this listener has no TLS")
         if start:
             data = self._waiting = data[start:]
             self._begins_at = 0

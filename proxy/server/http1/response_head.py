@@ -1,9 +1,10 @@
-"""Parse an upstream response head and find where the response ends (RFC 9112 §6). Refuse everything else.
+"""Parse an upstream response head and find where the response ends (RFC 9112 §6). Refuse invalid heads.
 
-httptools checks each field (`field_lines`). This module checks the rest. It does no input or output.
+httptools checks each field (`field_lines`). This module checks the status line and
+conflicts between fields. It does no input or output.
 
-Except for a few values, a service sends the same response heads again and again. So their meaning is computed
-once per spelling of the rest, and remembered. The gain: `bench/test_head.py`.
+Except for a few values, a service sends the same response heads again and again. So the meaning of a head is
+computed once per spelling of its other parts, and remembered. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _VARYING: Final = VaryingLines((b"Content-Length", b"Date", b"request-id", b"cli
 
 
 class ResponseFields:
-    """Common part of all heads of one spelling."""
+    """Common part of all response heads with the same spelling."""
 
     __slots__ = (
         "chunked",
@@ -84,7 +85,7 @@ class ResponseFields:
 
 
 class ResponseHead:
-    """Head of an upstream response. `length` is the size of the body, CHUNKED or UNTIL_CLOSE."""
+    """Head of an upstream response. `length` is the size of the response body, CHUNKED or UNTIL_CLOSE."""
 
     __slots__ = ("fields", "keep_alive", "length", "request_id", "status", "values")
 
@@ -112,7 +113,7 @@ class ResponseHead:
 
     @property
     def headers(self) -> Headers:
-        """Names and values, as rules see them."""
+        """Names and values of the header fields, as rules see them."""
         return [field.pair for field in self.lines]
 
 
@@ -126,9 +127,11 @@ _by_size: Final[BoundedMemo[int, tuple[Layout, ResponseFields]]] = BoundedMemo(
 
 
 def parse_response_head(head: bytes, *, to_head_request: bool) -> ResponseHead:
-    """Return the parsed head of an upstream response. It ends with its empty line.
+    """Return the parsed head of an upstream response.
 
-    Raise MalformedHead if it breaks a rule.
+    `head` ends with the empty line after the header section.
+
+    Raise MalformedHead if the head is not valid.
     """
     fields, values = _fields_and_values(head)
     content_length = fields.content_length if fields.length_at is None else values[fields.length_at]
@@ -191,7 +194,7 @@ def _leave_values_out(fields: ResponseFields) -> None:
 def _evaluated_status_line(line: bytes) -> tuple[int, bytes, bool]:
     parts = _STATUS_LINE.fullmatch(line)
     if parts is None:
-        raise MalformedHead("the status line is not one of HTTP/1.1")
+        raise MalformedHead("the status line is not valid in HTTP/1.1")
     return int(parts[2][:3]), b"HTTP/1.1 %b\r\n" % parts[2], parts[1] == b"0"
 
 
@@ -207,7 +210,7 @@ def _check_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C90
             fields.length_at = fields.cut.get(at)
         elif kind == TRANSFER_ENCODING:
             if fields.chunked or http10 or value.strip(b" \t").lower() != b"chunked":
-                raise MalformedHead("the only supported transfer coding is chunked, once")
+                raise MalformedHead("the only supported transfer coding is chunked, applied once")
             fields.chunked = True
         elif kind == CONNECTION:
             connection = joined(connection, value)
@@ -230,7 +233,7 @@ def _check_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C90
 
 
 def _arrange(fields: ResponseFields) -> None:
-    """Build the forwarded form of the head, if it is plain."""
+    """Build the forwarded form of a response head, which is sent if the head is plain."""
     piece = fields.status_line
     for at, field in enumerate(fields.lines):
         which = fields.cut.get(at)

@@ -16,7 +16,7 @@ MAX_INFORMATIONAL: Final = 16  # 1xx responses before one final response; more i
 
 
 class ResponseState(Enum):
-    """State of the current or last response."""
+    """State of the current or last response on the connection."""
 
     IDLE = "idle"  # no response is due
     AWAITED = "awaited"  # a response is due, and no byte of its final head has arrived
@@ -36,7 +36,7 @@ _BROKEN: Final = ResponseState.BROKEN
 
 
 class BrokenResponse(Exception):
-    """A response that cannot be parsed. `message` is a sentence for the application.
+    """An upstream response that cannot be parsed. `message` is a sentence for the application.
 
     `head_too_large` means that the head exceeds its size limit.
     """
@@ -50,8 +50,8 @@ class BrokenResponse(Exception):
 class ResponseReader:
     """Reader of the responses of one connection, one after another.
 
-    Call `expect` if a response is due. Until its final head is parsed, pass bytes to `feed` and get heads
-    from `next_head`, informational ones first. After that, pass bytes to `read_body`.
+    Call `expect` if a response is due. Until the final head is parsed, pass bytes to `feed` and get heads
+    from `next_head`; informational heads come first. After the final head, pass bytes to `read_body`.
     """
 
     __slots__ = (
@@ -82,11 +82,14 @@ class ResponseReader:
 
     @property
     def is_untouched(self) -> bool:
-        """True if a response is due and not one byte has arrived, not even of an informational one."""
+        """True if a response is due and no byte has arrived, not even of an informational response."""
         return self.state is _AWAITED and self._informational == 0
 
     def expect(self, *, to_head_request: bool) -> None:
-        """Expect a response next. For a HEAD request, it has no body, no matter what its head says."""
+        """Expect the response to the next request.
+
+        A response to a HEAD request has no body, no matter what its head says.
+        """
         self._to_head_request = to_head_request
         self._informational = 0
         self._framed_interim = False
@@ -97,7 +100,9 @@ class ResponseReader:
         self._buffer = self._buffer + data if self._buffer else data
 
     def next_head(self) -> ResponseHead | None:
-        """Return the next head. Return None if it is incomplete. Raise BrokenResponse if it is malformed.
+        """Return the next response head.
+
+        Return None if the head is incomplete. Raise BrokenResponse if the head is malformed.
 
         After an informational head, another head follows. After a final head, the body follows.
         """
@@ -128,7 +133,7 @@ class ResponseReader:
         return head
 
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the content in `data` and in the rest of `feed`, and whether the response has ended.
+        """Return the body content in `data` and in the rest of `feed`, and whether the response has ended.
 
         Raise BrokenResponse if the body is malformed.
         """
@@ -151,8 +156,8 @@ class ResponseReader:
     def end_of_input(self, *, orderly: bool) -> bool:
         """Return True if the end of the connection is the end of the response.
 
-        `orderly` means that the upstream itself ended the connection. Otherwise a third party may have cut it
-        (RFC 9112 §9.8).
+        `orderly` means that the upstream itself ended the connection. If the upstream did not, a third party
+        may have cut the connection (RFC 9112 §9.8).
         """
         whole = self.state is _BODY and self._body.remaining == UNTIL_CLOSE and orderly
         self.state = _ENDED if whole else _BROKEN

@@ -1,9 +1,9 @@
 """Limit the memory that one worker buffers for its clients.
 
-It counts bodies and responses that must be read whole, and output that clients have not read.
+The budget counts bodies and responses that must be read completely, and output that clients have not read.
 
-If the budget is exhausted, a request that needs more is refused at once. Of the slow readers, the one that
-has been slow longest is aborted. So memory does not grow with the number of clients.
+If the budget is exhausted, a request that needs more is refused at once. The connection of the client that
+has read slowly for the longest time is aborted. So memory does not grow with the number of clients.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class BufferBudget:
-    """Counter of buffered bytes. It buffers nothing itself."""
+    """Counter of buffered bytes. The counter itself buffers nothing."""
 
     __slots__ = ("_slow", "limit", "reserved", "unsent")
 
@@ -23,7 +23,7 @@ class BufferBudget:
         self._slow: dict[object, tuple[int, Callable[[], None]]] = {}  # slow readers, the longest slow first
 
     def reserve(self, size: int) -> bool:
-        """Return True if `size` more bytes fit into the budget. If so, they count from now on."""
+        """Reserve `size` more bytes if they fit into the budget. Return True if the bytes are reserved."""
         if self.reserved + size > self.limit:
             return False
         self.reserved += size
@@ -33,7 +33,7 @@ class BufferBudget:
         self.reserved -= size
 
     def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
-        """Count `size` unsent bytes of `reader`. Return the number of readers that this aborted."""
+        """Count `size` unsent bytes of `reader`. Return the number of readers that this call aborted."""
         self.forget(reader)
         self._slow[reader] = (size, cut)
         self.unsent += size

@@ -1,8 +1,8 @@
 """Check the deadlines of all connections in one sweep, instead of with a timer per request.
 
 A connection writes the monotonic time of its next deadline into an attribute, which costs nothing. The sweep
-checks every connection once a second, a part of them at each tick. So ten thousand connections never stall
-the loop at once.
+checks every connection once a second, and a part of the connections at each tick. So ten thousand connections
+never stall the loop at once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ class Timed(Protocol):
     deadline: float
 
     def on_deadline(self, now: float) -> None:
-        """Handle the deadline: set a new one or close.
+        """Handle the deadline: set a new deadline, or close the connection.
 
-        The call comes at `deadline` or up to `SWEEP_SECONDS` later.
+        The sweep calls this method at `deadline` or up to `SWEEP_SECONDS` later.
         """
 
 
 class Deadlines:
-    """Connections of one worker and the sweep over them. `now` is monotonic, at most one tick late."""
+    """Connections of one worker and the sweep over them.
+
+    `now` is the monotonic time, at most one tick late.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

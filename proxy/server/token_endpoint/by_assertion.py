@@ -1,8 +1,8 @@
-"""Verify a client assertion (RFC 7523 §2.2) of a registered key or of a trusted issuer.
+"""Verify a client assertion (RFC 7523 §2.2) that a registered key or a trusted issuer signed.
 
-The signature is checked at once. The use of the assertion is recorded off the event loop. A correct assertion
-is accepted even after many failures of others. A signature cannot be guessed, so failed attempts in an
-application's name must not lock it out.
+The signature of the assertion is checked at once. The use of the assertion is recorded off the event loop. A
+correct assertion is accepted even after many failed attempts in the name of its application. A signature
+cannot be guessed, so failed attempts in an application's name must not lock out the application.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def has_assertion(form: dict[str, str]) -> bool:
 
 
 def prove_by_assertion(request: TokenRequest, form: dict[str, str]) -> None:
-    """Respond to the assertion of a form, at once or after its use was recorded. Raise OAuthError."""
+    """Respond to the client assertion of a form, at once or after its use was recorded. Raise OAuthError."""
     context, pending = request.context, request.pending
     client_id = form.get("client_id", "")
     try:
@@ -66,7 +66,10 @@ def prove_by_assertion(request: TokenRequest, form: dict[str, str]) -> None:
 
 
 def _assertion_of(form: dict[str, str], authorization: bytes | None) -> Assertion:
-    """Return the assertion of a form that has no secret. Raise OAuthError or AssertionRefused."""
+    """Return the client assertion of a form that has no client secret.
+
+    Raise OAuthError if the form is not acceptable, or AssertionRefused if the assertion is not.
+    """
     if "client_secret" in form or is_basic(authorization):
         raise OAuthError(400, "invalid_request", "Send either a secret or an assertion, not both.")
     if form.get("client_assertion_type") != ASSERTION_TYPE:

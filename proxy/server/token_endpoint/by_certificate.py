@@ -17,7 +17,7 @@ _BAD_CERTIFICATE: Final = "The client certificate is not valid."
 
 
 def has_certificate_alone(request: TokenRequest, form: dict[str, str]) -> bool:
-    """Return True if only the certificate of its connection can authenticate the client."""
+    """Return True if only the certificate of the connection can authenticate the client."""
     client_id = form.get("client_id")
     if not client_id or form.get("client_secret") or is_basic(request.head.fields.authorization):
         return False

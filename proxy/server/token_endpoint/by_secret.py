@@ -32,7 +32,7 @@ NOBODYS_HASH: Final = (
 
 
 def prove_by_secret(request: TokenRequest, client_id: str, secret: str) -> None:
-    """Respond at once if the secret is known to be correct, and after the comparison otherwise."""
+    """Respond at once to a secret that is known to be correct, and to others after the argon2 comparison."""
     context = request.context
     caller = context.rulebook.callers.get(client_id)
     request.pending.caller = caller
@@ -82,7 +82,10 @@ def _compared(
 
 
 def _verified(request: TokenRequest, caller: Caller, digest: bytes, matching: str) -> None:
-    """Respond to a correct secret of `caller`, which the active rules contain. `matching` is its hash."""
+    """Respond to a correct secret of `caller`, which the active rules contain.
+
+    `matching` is the hash of this secret.
+    """
     request.context.known_secrets.remember(digest, matching)
     secret = caller.secret_with(matching)
     if secret is not None:
@@ -107,7 +110,7 @@ def _refuse(request: TokenRequest) -> None:
 
 
 def _matching(hashes: tuple[str, ...], secret: str) -> str | None:
-    """Return the hash that matches `secret`. Return None if none does.
+    """Return the hash in `hashes` that matches `secret`. Return None if no hash matches.
 
     Run this function in a thread: argon2 takes tens of milliseconds by design and releases the interpreter
     lock.

@@ -29,7 +29,10 @@ _AUTH_METHODS: Final = ["client_secret_post", "client_secret_basic", "private_ke
 def document_exchange_for(
     context: Context, connection: ClientConnection, head: RequestHead, path: str
 ) -> DocumentExchange | None:
-    """Return the exchange for a GET or HEAD of a document. Return None if `path` is not a document's."""
+    """Return the exchange for a GET or HEAD request of a discovery document.
+
+    Return None if `path` is not the path of a discovery document.
+    """
     discovery = _DISCOVERY.fullmatch(path)
     if discovery:
         base = context.own_base(connection.scheme, connection.host_for(head))
@@ -77,7 +80,7 @@ class DocumentExchange(RequestHandler):
         self._connection.exchange_done(close=close)
 
     def request_body(self, chunk: bytes, last: bool) -> None:
-        """Never called, because the response is sent before a body is read."""
+        """Do nothing: the response is sent before a body is read, so this is never called."""
 
     def refuse(self, refusal: Refusal) -> None:
         self._connection.abort()

@@ -30,7 +30,10 @@ _TOKEN: Final = re.compile(r"/proxy/token|/(?!v1\.0/|beta/|proxy/)[^/?]+/oauth2/
 def token_exchange_for(
     context: Context, connection: ClientConnection, head: RequestHead
 ) -> TokenExchange | DocumentExchange | None:
-    """Return the exchange for a target of the proxy. Return None if the request is for the upstream."""
+    """Return the exchange for a request that the proxy itself serves.
+
+    Return None if the request is for the upstream.
+    """
     path = head.target.partition("?")[0]
     if _TOKEN.fullmatch(path):
         return TokenExchange(context, connection, head)
@@ -50,7 +53,7 @@ class TokenExchange(RequestHandler):
 
     @property
     def record_bytes(self) -> int:
-        """Approximate number of bytes that its record will take in the spool."""
+        """Approximate number of bytes that the record of the token request will take in the spool."""
         return self._request.pending.record_bytes
 
     def begin(self) -> None:
@@ -108,7 +111,10 @@ class TokenExchange(RequestHandler):
         self._request.end_without_response("clientAborted", STATUS_CLIENT_LEFT)
 
     def fail(self) -> None:
-        """End the exchange after a fault of the proxy. Its connection is already aborted."""
+        """End the exchange after a fault of the proxy.
+
+        The client connection of the exchange is already aborted.
+        """
         self._request.end_without_response("internalError", STATUS_FAULT)
 
     def waited_too_long(self) -> None: ...
@@ -116,4 +122,4 @@ class TokenExchange(RequestHandler):
     def resume_response(self) -> None: ...
 
     def stop(self, stops: Stops) -> None:
-        """Ignore the stop, because stops are checked again after the caller has authenticated."""
+        """Ignore the emergency stop, because stops are checked again after the caller has authenticated."""

@@ -50,7 +50,10 @@ class Access(Enum):
 
 
 class TokenRequest:
-    """A request for a token, until its response is sent. Each kind of proof ends it by these methods."""
+    """A request for a token, until its response is sent.
+
+    Each kind of client proof ends the request with a method of this class.
+    """
 
     __slots__ = ("client_id", "connection", "context", "finished", "head", "pending")
 
@@ -75,7 +78,10 @@ class TokenRequest:
     # Rate limits
 
     def wait_of_address(self) -> int:
-        """Return the seconds until the address may fail again. Return 0 if it may fail now."""
+        """Return the seconds until the client's address may try again.
+
+        Return 0 if the address may try now.
+        """
         context = self.context
         return context.failures_of_address.wait(network_of(self.pending.client_ip), context.deadlines.now)
 
@@ -84,7 +90,10 @@ class TokenRequest:
         context.failures_of_address.add(network_of(self.pending.client_ip), context.deadlines.now)
 
     def take_slot(self) -> bool:
-        """Take a slot for work off the event loop. If none is free, refuse the request and return False."""
+        """Take a slot for work off the event loop.
+
+        If no slot is free, refuse the request and return False.
+        """
         context = self.context
         if context.verifying >= context.max_verifying:
             context.counters.values[LIMIT_TOKEN_CHECKS] += 1
@@ -103,7 +112,7 @@ class TokenRequest:
         return Access.GRANTED if caller.enabled else Access.DISABLED
 
     def issue(self, caller: Caller, credential: Credential | None) -> None:
-        """Respond with a token.
+        """Respond to the request with a new proxy token.
 
         `credential` is None if the caller authenticated with a secret of which only the hash is known.
         """
@@ -121,7 +130,7 @@ class TokenRequest:
         self._respond_with_json(200, body, _NO_STORE)
 
     def count_refusal(self) -> None:
-        """Count a refused proof. Log it if the rules contain no such client."""
+        """Count a refused proof of a client. Log the refusal if the rules contain no such client."""
         values = self.context.counters.values
         if self.pending.caller is None:
             values[UNKNOWN_CLIENTS] += 1
@@ -133,7 +142,7 @@ class TokenRequest:
             values[TOKENS_REFUSED] += 1
 
     def count_problem(self, problem: str, credential_id: str | None) -> None:
-        """Count a refused proof by its problem, and store both in the event."""
+        """Count a refused proof by its problem, and store the problem and the credential in the event."""
         self.count_refusal()
         self.context.counters.values[CREDENTIAL_PROBLEMS_FIRST + _PROBLEMS.index(problem)] += 1
         self.pending.credential = credential_id, problem
@@ -146,8 +155,8 @@ class TokenRequest:
     def refuse_unguessable(self, description: str, reason: str = "") -> None:
         """Refuse a proof by a key, which cannot be guessed.
 
-        The failure counts only against the address. If it counted against the client, it would block the
-        client's correct secrets.
+        The failure counts only against the client's address. A failure that counted against the client id
+        would block the client's correct secrets.
         """
         wait = self.wait_of_address()
         if wait:
@@ -221,7 +230,7 @@ class TokenRequest:
             self.pending.write(self.context)
 
     def _name_bearer(self) -> None:
-        """Assign the event to the owner of a proxy token, if the form names no known application."""
+        """Assign the event to the owner of the sent proxy token, if the form names no known application."""
         pending, context = self.pending, self.context
         if pending.caller is None and context.can_record(pending.record_bytes):
             pending.caller = context.tokens.issued_to(self.head.fields.authorization, pending.time_ms / 1000)

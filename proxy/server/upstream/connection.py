@@ -1,8 +1,8 @@
 """One upstream connection: send a request, read its response, and then serve the next request.
 
-A connection serves one user at a time. It returns to its owner only after a complete request and a complete
-response with no bytes left over. After an abort, a time-out, an early response or unsolicited bytes, it is
-closed (RFC 9112 §9).
+An upstream connection serves one user, that is one request, at a time. The connection returns to its pool
+only after a complete request and a complete response with no bytes left over. After an abort, a time-out, an
+early response or unsolicited bytes, the connection is closed (RFC 9112 §9).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sending(Enum):
 
 
 class Link(Enum):
-    """State of the connection itself."""
+    """State of an upstream connection."""
 
     OPEN = "open"
     HALF_CLOSED = "half-closed"  # the upstream ended its side, with TLS by close_notify
@@ -59,8 +59,8 @@ _ENDED: Final = ResponseState.ENDED
 class UpstreamLost(Exception):
     """Failure of the upstream. `code` is a key of `errors.STATUS_OF`.
 
-    `without_response` means that not one byte was received. `unsent` means that no byte of the request was
-    written.
+    `without_response` means that no byte of a response was received. `unsent` means that no byte of the
+    request was written.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class UpstreamLost(Exception):
 
 
 class UpstreamUser:
-    """A request that needs the upstream, as seen by the pool and its connections."""
+    """Interface of a request that needs the upstream, for the pool and its connections."""
 
     __slots__ = ("repeatable", "to_head_request")
 
@@ -82,7 +82,7 @@ class UpstreamUser:
     to_head_request: bool  # the response has no body, no matter what its head says
 
     def upstream_ready(self, upstream: UpstreamConnection) -> None:
-        """Use a connection, which now belongs to this user."""
+        """Use the upstream connection, which now belongs to this user."""
         raise NotImplementedError
 
     def upstream_lost(self, error: UpstreamLost) -> None:
@@ -90,15 +90,15 @@ class UpstreamUser:
         raise NotImplementedError
 
     def upstream_queue_full(self) -> None:
-        """End the request, because too many users wait for a connection."""
+        """End the request, because too many users wait for an upstream connection."""
         raise NotImplementedError
 
     def upstream_full(self) -> None:
-        """Stop sending, because the upstream reads the body more slowly than it arrives."""
+        """Stop sending the request body, because the upstream reads it more slowly than it arrives."""
         raise NotImplementedError
 
     def upstream_drained(self) -> None:
-        """Continue to send after a pause."""
+        """Continue to send the request body after a pause."""
         raise NotImplementedError
 
     def response_informational(self, head: ResponseHead) -> None:
@@ -106,11 +106,11 @@ class UpstreamUser:
         raise NotImplementedError
 
     def response_started(self, response: ResponseHead, chunk: bytes, last: bool) -> None:
-        """Process the head of the final response, and the first bytes of its body."""
+        """Process the head of the upstream's final response, and the first bytes of its body."""
         raise NotImplementedError
 
     def response_continued(self, chunk: bytes, last: bool) -> None:
-        """Process a piece of the response's body."""
+        """Process a piece of the body of the upstream's response."""
         raise NotImplementedError
 
     def awaits_continue(self) -> bool:
@@ -123,7 +123,7 @@ class UpstreamUser:
 
 
 class ConnectionOwner:
-    """Owner of upstream connections, as each of them sees it: the pool."""
+    """Interface of the pool for its upstream connections."""
 
     __slots__ = ("deadlines", "iteration", "settings")
 
@@ -132,19 +132,19 @@ class ConnectionOwner:
     iteration: LoopIteration
 
     def release(self, upstream: UpstreamConnection) -> None:
-        """Take back a connection that can serve another user."""
+        """Take back an upstream connection that can serve another user."""
         raise NotImplementedError
 
     def discard(self, upstream: UpstreamConnection) -> None:
-        """Give the connection to no further user, because it cannot be used."""
+        """Assign this upstream connection to no further user, because it cannot be used."""
         raise NotImplementedError
 
     def forget(self, upstream: UpstreamConnection) -> None:
-        """Stop counting a connection, because it is closed."""
+        """Stop counting an upstream connection, because it is closed."""
         raise NotImplementedError
 
     def count_large_head(self) -> None:
-        """Count a response that reached the limit of a head's size."""
+        """Count a response whose head reached the size limit."""
         raise NotImplementedError
 
 
@@ -193,9 +193,9 @@ class UpstreamConnection(BatchedConnection):
 
     @property
     def reusable(self) -> bool:
-        """True if another request can follow.
+        """True if the connection can carry another request.
 
-        The last request and its response have ended, and no byte of either is left over.
+        Its last request and the response have then ended, and no byte of either is left over.
         """
         return (
             self._reader.state is _ENDED
@@ -212,8 +212,9 @@ class UpstreamConnection(BatchedConnection):
     def is_quiet(self) -> bool:
         """True if the connection is open and no unread bytes have arrived.
 
-        The owner checks this before each use. Unread bytes, or the upstream's close, belong to no request. If
-        they were taken for the next response, every later response would be assigned to the wrong request.
+        The pool checks this property before each use of the connection. Unread bytes, or a close by the
+        upstream, belong to no request. If unread bytes were taken for the next response, every later response
+        would be assigned to the wrong request.
         """
         return self._link is not _CLOSED and not self.transport.is_closing() and not self._unread.poll(0)
 
@@ -226,7 +227,7 @@ class UpstreamConnection(BatchedConnection):
         self._reader.expect(to_head_request=user.to_head_request)
 
     def send(self, data: bytes, *, done: bool) -> None:
-        """Write a piece of the request. `done` marks the last piece."""
+        """Write a piece of the request. `done` marks the last piece of the request."""
         if not done:
             self._sending = _BODY
         elif self._arrived or self._reader.state is not _AWAITED:
@@ -237,14 +238,17 @@ class UpstreamConnection(BatchedConnection):
         self.transport.write(data)
 
     def send_whole(self, data: bytes) -> None:
-        """Write a whole request when the loop iteration ends."""
+        """Write a complete request when the loop iteration ends."""
         self._sending = _QUEUED
         self._await_upstream()
         self._queued_output = data
         self._owner.iteration.send_request(self)
 
     def send_queued(self) -> None:
-        """Send a queued request. If the connection is closing, its loss reports the request as unsent."""
+        """Send a queued request to the upstream.
+
+        If the connection is closing, its later loss reports the request as unsent.
+        """
         if self._sending is _QUEUED and not self.transport.is_closing():
             queued, self._queued_output = self._queued_output, b""
             self._sending = _DONE
@@ -259,13 +263,16 @@ class UpstreamConnection(BatchedConnection):
         self.transport.abort()
 
     def pause_reading(self) -> None:
-        """Stop reading until `resume_reading`, because the client is slow. It has its own deadline."""
+        """Stop reading the response until `resume_reading`, because the client is slow.
+
+        The slow client has its own deadline.
+        """
         self._paused = True
         self.deadline = NEVER
         self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again, and restart the deadline of the upstream."""
+        """Read the response again, and restart the deadline of the upstream."""
         self._paused = False
         self._await_upstream()
         self.transport.resume_reading()
@@ -405,7 +412,10 @@ class UpstreamConnection(BatchedConnection):
             user.response_started(head, chunk, last)
 
     def _piece_read(self, last: bool) -> None:
-        """Release the connection if the response has ended. Otherwise restart the upstream's deadline."""
+        """Release the connection if the response has ended.
+
+        If the response continues, restart the upstream's deadline.
+        """
         if last:
             self._end_response()
         else:

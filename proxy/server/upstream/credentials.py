@@ -64,7 +64,7 @@ class UpstreamCredential:
     def unavailable(self, detail: str, retry_after: int) -> None:
         """Note that no new token is available, and the reason for the operator.
 
-        An active token remains valid until it expires.
+        An active upstream token remains valid until it expires.
         """
         self.detail = detail
         self.retry_after = retry_after
@@ -73,8 +73,8 @@ class UpstreamCredential:
     def just_replaced(self, generation: int, now: float) -> bool:
         """Return True if the token of `generation` recently replaced a refused one.
 
-        If the upstream refuses this token too, the token is not the cause, so no request waits for another
-        one.
+        If the upstream refuses the new token too, the token is not the cause, so no request waits for another
+        token.
         """
         recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
         return recent and generation == self.generation != self._asked_for
@@ -82,7 +82,7 @@ class UpstreamCredential:
     def rejected(self, generation: int, now: float) -> None:
         """Request a replacement, because the upstream refused the token of `generation`.
 
-        The replacement resumes the waiting requests.
+        The new token resumes the waiting requests.
         """
         recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
         if generation == self.generation and not recent:
@@ -96,7 +96,7 @@ NO_CREDENTIAL: Final = UpstreamCredential(lambda generation: None)
 
 
 class UpstreamCredentials:
-    """Credentials of one worker by the name of their identity."""
+    """Upstream credentials of one worker, by the name of their identity."""
 
     def __init__(self, assignments: Assignments, ask_for_another: Callable[[str, int], None]) -> None:
         self._assignments = assignments
@@ -116,7 +116,7 @@ class UpstreamCredentials:
         return any(each.valid(now) for each in self._relevant(used))
 
     def settled(self, used: Iterable[UpstreamCredential], now: float) -> bool:
-        """Return True if `able` is true, and each credential has its token or a report that there is none."""
+        """Return True if `able` is true, and each credential has a token or a report that it has none."""
         return self.able(used, now) and all(each.valid(now) or each.report for each in self._relevant(used))
 
     def why_unsettled(self, now: float) -> str:
@@ -126,8 +126,9 @@ class UpstreamCredentials:
         return "; ".join(f"identity {name}: {detail}" for name, detail in lacking)
 
     def _relevant(self, used: Iterable[UpstreamCredential]) -> tuple[UpstreamCredential, ...]:
-        """Return the credentials that matter.
+        """Return the credentials that applications use.
 
-        If no application uses one yet, this is the default identity's, which a first application would use.
+        If no application uses a credential yet, return the credential of the default identity, which a first
+        application would use.
         """
         return tuple(used) or (self._by_name[DEFAULT_IDENTITY],)

@@ -57,19 +57,19 @@ class UpstreamPool(ConnectionOwner):
         )
 
     def count_large_head(self) -> None:
-        """Count a response that reached the limit of a head's size."""
+        """Count a response whose head reached the size limit."""
         self._counters[LIMIT_RESPONSE_HEAD_BYTES] += 1
 
     @property
     def open_connections(self) -> int:
-        """Number of connections that are open or being opened."""
+        """Number of upstream connections that are open or being opened."""
         return self._open
 
     def acquire(self, user: UpstreamUser, *, fresh: bool = False) -> None:
-        """Call `upstream_ready` of `user` with a connection, now or later.
+        """Call `upstream_ready` of `user` with an upstream connection, now or later.
 
-        Call `upstream_lost` if none can be opened, or `upstream_queue_full` if too many users wait already.
-        `fresh` requests a new connection.
+        Call `upstream_lost` if no connection can be opened, or `upstream_queue_full` if too many users wait
+        already. `fresh` requests a new connection instead of an idle one.
         """
         idle = self._idle
         while idle and not fresh:
@@ -96,12 +96,15 @@ class UpstreamPool(ConnectionOwner):
         self._open_for_waiting()
 
     def withdraw(self, user: UpstreamUser) -> None:
-        """Remove `user` from the queue. A connection that is being opened for it serves the next user."""
+        """Remove `user` from the queue for a connection.
+
+        If a connection is being opened for `user`, that connection serves the next user.
+        """
         if user in self._waiting:
             self._waiting.remove(user)
 
     def release(self, upstream: UpstreamConnection) -> None:
-        """Give a reusable or new connection to a waiting user, or keep it for the next one."""
+        """Give a reusable or new connection to a waiting user, or keep it idle for a later user."""
         if self._closing or (self._waiting and upstream.used and not upstream.is_quiet):
             upstream.transport.abort()
         elif self._waiting:
@@ -113,12 +116,12 @@ class UpstreamPool(ConnectionOwner):
             self._idle.append(upstream)
 
     def discard(self, upstream: UpstreamConnection) -> None:
-        """Give the connection to no further user, because it cannot be used."""
+        """Assign this upstream connection to no further user, because it cannot be used."""
         if upstream in self._idle:
             self._idle.remove(upstream)
 
     def forget(self, upstream: UpstreamConnection) -> None:
-        """Stop counting a closed connection. Another one may be opened in its place."""
+        """Stop counting a closed connection. The pool may then open another connection in its place."""
         if not upstream.adopted:
             return  # `_connect` counts connections that failed to open
         self._open -= 1
@@ -126,7 +129,7 @@ class UpstreamPool(ConnectionOwner):
         self._open_for_waiting()
 
     def close(self) -> None:
-        """Close idle connections now, and each of the others when its exchange ends."""
+        """Close idle connections now, and each busy connection when its exchange ends."""
         self._closing = True
         for task in self._opening:
             task.cancel()
@@ -181,7 +184,7 @@ class UpstreamPool(ConnectionOwner):
             self.release(upstream)
 
     def _report_egress(self, text: str) -> None:
-        """Log why the egress proxy fails: at once for a new problem, and rarely for a repeated one."""
+        """Log why the egress proxy fails: at once for a new problem, rarely for a repeated problem."""
         now = self.deadlines.now
         logged_at = self._egress_logged_at
         if now < logged_at.get(text, -REPEATED_LOG_SECONDS) + REPEATED_LOG_SECONDS:
@@ -194,7 +197,10 @@ class UpstreamPool(ConnectionOwner):
         logger.warning("cannot connect to the upstream: %s", text)
 
     def _too_late(self) -> str:
-        """Return the message for a connection that took too long. Log it if an egress proxy is used."""
+        """Return the message for an upstream connection that took too long to open.
+
+        Log a failed connection through an egress proxy.
+        """
         proxy = self.settings.egress
         if proxy is None:
             return "Connecting to the upstream took too long."
