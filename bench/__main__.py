@@ -62,7 +62,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(rig: Rig, chosen: Sequence[str], pace: Pace) -> int:
-    """Print the table of each job. Write the report after a complete run without failures."""
+    """Run the chosen jobs and print the table of each job.
+
+    Write the report after a complete run without failures.
+    """
     others = busy_elsewhere()
     if others > MUCH_ELSEWHERE:
         print(f"Others use {others:.0%} of the cores: this affects the latencies most.\n", flush=True)

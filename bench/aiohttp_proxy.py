@@ -1,8 +1,8 @@
-"""Peer in the same language: a simple proxy with aiohttp on uvloop.
+"""Proxy in Python to compare with Graphward: a simple proxy with aiohttp on uvloop.
 
-`evaluate` adds Graphward's default duties: the token is checked once and cached, one path rule is evaluated,
-the credential is swapped, and each request gets a JSON record. `strip` removes three properties from each
-item, with orjson.
+`evaluate` adds Graphward's default duties: check each token once, evaluate one path rule, swap the
+credential, and write a JSON record for each request. `strip` removes three properties from each item of a
+response, with orjson.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATHS: Final = re.compile(r"/v1\.0/users(/[^/]+)?")
 
 @dataclass(slots=True)
 class Duties:
-    """Work of the proxy in addition to forwarding. Read from a JSON file."""
+    """Work of the aiohttp proxy in addition to forwarding. The duties are read from a JSON file."""
 
     upstream: str
     evaluate: bool

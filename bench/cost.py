@@ -1,4 +1,4 @@
-"""Processor time per request of several servers doing one job, in turn, round after round."""
+"""Measure the processor time per request of several servers with one job, in turn, round after round."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Cost of one server in one round."""
+    """Cost of one server in one round of the measurement."""
 
     load: Load
     cpu: Mapping[str, CpuTime]  # keys are process names
@@ -40,7 +40,10 @@ class Sample:
 
 @dataclass(slots=True)
 class Peer:
-    """Server in the comparison, with its samples. `start` raises Missing if it can't be measured here."""
+    """Server in the comparison, with its samples.
+
+    `start` raises Missing if this machine can't run the server.
+    """
 
     name: str
     start: Callable[[], Server]
@@ -52,7 +55,7 @@ class Peer:
 
 
 def measure(peers: Sequence[Peer], pace: Pace, check: Callable[[Server, Peer], None]) -> list[str]:
-    """Fill the samples of the peers. Return a sentence for each one that is missing."""
+    """Measure the peers and store the samples in them. Return a sentence for each peer that is missing."""
     missing: list[str] = []
     with ExitStack() as stack:
         running: list[tuple[Peer, Server]] = []
@@ -77,9 +80,9 @@ def per_request(sample: Sample) -> float:
 
 
 def paired(ours: Peer, theirs: Peer, cost: Callable[[Sample], float] = per_request) -> list[float]:
-    """Return our cost divided by theirs, for each round.
+    """Return the cost of `ours` divided by the cost of `theirs`, for each round.
 
-    Disturbances of the machine affect both in a round.
+    A disturbance of the machine affects both peers in a round.
     """
     pairs = zip(ours.samples, theirs.samples, strict=True)
     return [cost(one) / cost(other) for one, other in pairs]
@@ -103,7 +106,7 @@ def cost_table(
 ) -> Table:
     """Return the table of costs.
 
-    The cost of `subject` is divided by each peer's, round by round, before the median is taken.
+    The cost of `subject` is divided by the cost of each peer, round by round, before the median is taken.
     """
     measured = [peer for peer in peers if peer.samples]
     reference = next((peer for peer in measured if peer.name == subject), None)

@@ -1,9 +1,9 @@
 """Measure one decision of a general policy engine, on the rules of bench/decisions.py.
 
 The rules have the form in which the engine decides fastest. The module runs alone under any Python that has
-the engine. Its arguments are the engine's name and the number of rules; it prints microseconds of processor
-time. The first segment after /v1.0 is a separate field here, so that an engine can select by equality before
-it compares patterns.
+the engine. The arguments of the module are the engine's name and the number of rules; it prints microseconds
+of processor time. The first segment after /v1.0 is a separate field, so that an engine can select rules by
+equality before it compares patterns.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def regopy(count: int) -> Callable[[], bool]:
 
 
 def microseconds(decide: Callable[[], bool]) -> float:
-    """Return the median time of batches, or the time of one decision if it takes as long as a batch."""
+    """Return the median time of batches of decisions, or the time of one decision that takes as long."""
     started = time.process_time()
     if not decide():
         raise SystemExit("the policy engine denied a request that its rules allow")

@@ -34,7 +34,7 @@ _EVENT: Final = (
 def bodies(
     count: int, *, first: int = 0, proxy: str = "proxy-1", start_ms: int = START_MS, every_ms: float = 0.5
 ) -> Iterator[bytes]:
-    """Yield the events as a proxy writes them, one each `every_ms`, with `seq` from `first` + 1."""
+    """Yield the events as a proxy writes them, one event every `every_ms`, with `seq` from `first` + 1."""
     rng = random.Random(f"{proxy} {first}")
     for number in range(first, first + count):
         yield _body(number, proxy, start_ms + int(number * every_ms), rng.getrandbits(96))
@@ -43,7 +43,7 @@ def bodies(
 def batch(
     batch_id: str, count: int, *, first: int = 0, proxy: str = "proxy-1", every_ms: float = 0.5
 ) -> bytes:
-    """Return the request body of a batch."""
+    """Return the request body of a batch of audit events."""
     events = b",".join(bodies(count, first=first, proxy=proxy, every_ms=every_ms))
     return b'{"batchId":"%s","events":[%s]}' % (batch_id.encode(), events)
 

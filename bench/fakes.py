@@ -1,8 +1,8 @@
 """Run fakes of the control plane and the identity provider as a process, for measurements that need them.
 
-Its arguments are the control plane's port, the identity provider's port, and the behaviour of the control
-plane. It `accepts` events, is `down` for them, or `changes` all of 10,000 rules at each sync. The process
-writes a line for each event.
+The arguments of the process are the control plane's port, the identity provider's port, and the behaviour of
+the control plane. The control plane `accepts` events, is `down` for events, or `changes` all of 10,000 rules
+at each sync. The process prints `sync` for each sync with changed rules, and `token` for each token request.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _rules(yaml: str, version: int) -> dict[str, Any]:
 
 
 def many_rules(round_number: int) -> str:
-    """Return a ruleset with the rule of ALLOW after thousands that differ from the last round."""
+    """Return a ruleset with the rule of ALLOW after thousands of rules that change in each round."""
     head, _, own = ALLOW.partition("rules:\n")
     others = "".join(
         f'  - {{id: u{number}, match: {{path: ["/v1.0/r{number}-{round_number}/{{id}}"]}}, verdict: allow}}\n'

@@ -2,8 +2,8 @@
 
 A store has 400 organisations, 400 rulesets, 4,000 applications and 3,000 proxies, each with 20 heartbeats and
 40 windows of metrics. A control plane in its normal form serves each list of the admin API and each page of
-the console in turn. Another client requests its health in the same time. Its longest wait shows for how long
-the process served no other client.
+the console in turn. Another client requests the control plane's health at the same time. The longest wait of
+this client shows how long the process served no other client.
 """
 
 import argparse
@@ -167,7 +167,7 @@ def _metrics(now_ms: int) -> Iterator[tuple[str, str, int, str]]:
 
 
 async def _health(session: aiohttp.ClientSession, url: str, done: asyncio.Event) -> float:
-    """Return the longest wait for a response, in ms."""
+    """Return the longest wait for a health response, in ms."""
     longest = 0.0
     while not done.is_set():
         begun = time.perf_counter()

@@ -36,7 +36,7 @@ Section = Mapping[str, str | int | float | bool]
 
 
 def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str) -> Path:
-    """Write settings to `directory` with defaults for everything else, and return the settings file.
+    """Write settings to `directory`, with defaults for all others, and return the path of the file.
 
     The rules are already synced, as after a restart. No control plane responds unless `sections` names one.
     """
@@ -76,7 +76,7 @@ def _toml(name: str, section: Section) -> str:
 
 
 def proxy_token(now: float) -> str:
-    """Return a token as the proxy issues them, valid for a day."""
+    """Return a proxy token that is valid for a day."""
     keeper = TokenKeeper(TokenSettings("graphward", "graphward", TOKEN_SECONDS), [SIGNING_KEY.encode()])
     caller = Caller("app-1", "org-1", "client-1", secret_version=1)
     return keeper.issue(caller, now=now, token_id="bench")

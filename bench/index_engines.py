@@ -34,7 +34,7 @@ class IndexSettings:
 
 @contextmanager
 def engine(kind: str, directory: Path) -> Iterator[IndexSettings]:
-    """Start the engine over files in the directory, if it is a server."""
+    """Start the search engine over files in the directory, if the engine is a server."""
     if kind == "clickhouse" and SERVER_URL:
         yield IndexSettings(kind, SERVER_URL)
     elif kind == "clickhouse":

@@ -1,8 +1,8 @@
 """python -m bench.ingest: measure events per second and core that the control plane accepts and indexes.
 
-A control plane in its normal form receives signed batches of 500 events over real sockets, from several
-proxies at once, with limits that allow it. Its own CPU seconds are counted until the last response (202, so
-the batch is synced to disk), and again until a search finds every event.
+A control plane in its normal form receives signed batches of 500 events over real sockets from several
+proxies at once. Its limits allow this load. The control plane's CPU seconds are counted until the last
+response (202, so the batch is on disk), and again until a search finds every event.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def facts(config: Path, *arguments: str) -> Any:
 
 
 def indexed(config: Path) -> int:
-    """Return how many events an index has, by the position in the store."""
+    """Return how many events a search index has, by the position of the index in the store."""
     with closing(sqlite3.connect(config.parent / "store.db", timeout=30)) as store:
         ((count,),) = store.execute("SELECT coalesce(max(position), 0) FROM outbox_cursor").fetchall()
     return int(count)

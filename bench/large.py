@@ -1,4 +1,4 @@
-"""Measure large bodies, down and up, in bytes per second of processor time."""
+"""Measure downloads and uploads of large bodies, in bytes per second of processor time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def bodies(rig: Rig, pace: Pace) -> Table:
 
 
 def _no_proof(server: Server, peer: Peer) -> None:
-    """Do nothing, because the load itself fails at any other response."""
+    """Do nothing, because the load itself fails at any unexpected response."""
 
 
 def _loader(rig: Rig, path: str, *, upload: bool = False) -> Loader:

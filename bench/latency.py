@@ -81,7 +81,7 @@ def added(rig: Rig, pace: Pace) -> Table:
 
 
 def _disturbed(rig: Rig, head_file: Path) -> tuple[_Target, _Target, str]:
-    """Graphward left alone, and while 10,000 rules change, tokens are renewed and the spool rotates."""
+    """Measure Graphward alone, and while 10,000 rules change, tokens are renewed and the spool rotates."""
     quiet, busy = _Target("graphward, left alone", head_file), _Target("graphward, busy", head_file)
     happened: list[str] = []
     for _ in range(BUSY_ROUNDS):

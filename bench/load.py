@@ -94,7 +94,7 @@ def _result(out: str, err: str) -> Load:
 def request_loader(
     run: Path, token: str, path: str, *, tls: bool = False, client: Client = best_client
 ) -> Loader:
-    """Return a loader that requests this path repeatedly."""
+    """Return a load generator that requests this path repeatedly."""
     file = run / ("list.head" if path == LIST_PATH else "one.head")
     file.write_bytes(head(path, token))
     return Loader(file, tls=tls, client=client)

@@ -1,6 +1,7 @@
 """Load client for machines without wrk: connections that each send a request after each response.
 
-Takes address, connections, seconds and the head file. Prints the same line as requests.lua.
+The client takes an address, the number of connections, the seconds and the head file. The client prints the
+same result line as requests.lua.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LENGTH: Final = re.compile(rb"(?i)\r\nContent-Length: *([0-9]+)\r\n")
 
 
 def requests(head: bytes) -> Iterator[bytes]:
-    """Yield the head repeatedly, with its variable parts filled in."""
+    """Yield the request head repeatedly, with its variable parts filled in."""
     numbers = random.Random(1)
     for sequence in itertools.count():
         own = b"%08x-2b1b-4c1e-8d5e-%012x" % (numbers.randrange(1 << 31), sequence)
@@ -32,7 +33,7 @@ def requests(head: bytes) -> Iterator[bytes]:
 
 
 class Count:
-    """Totals of all connections."""
+    """Totals of all connections of the load client."""
 
     def __init__(self) -> None:
         self.responses = 0

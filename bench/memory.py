@@ -67,7 +67,7 @@ def _response(port: int, request: bytes) -> socket.socket:
 
 
 def _per_connection(port: int, worker: int, request: bytes) -> float:
-    """Return the KB of private memory per connection that was used once and is idle."""
+    """Return the KB of private memory per idle connection that was used once."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     for _ in range(100):  # Memory that the first requests allocate does not belong to a connection.
         _response(port, request).close()
@@ -89,5 +89,5 @@ def _private(pid: int) -> int:
 
 
 def _memory(pid: int) -> dict[str, int]:
-    """Return kilobytes by kind of memory."""
+    """Return the kilobytes of a process's memory by kind of memory."""
     return {kind: int(size) for kind, size in _KIND.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())}

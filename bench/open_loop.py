@@ -1,8 +1,8 @@
 """Measure latency at a fixed rate: each request has a due time that does not depend on earlier requests.
 
-Latency is counted from the due time. So a stall of the server counts for every request that had to wait, and
-not only for the requests in progress. Takes a port, a head file, requests per second and seconds. Prints
-percentiles in microseconds as JSON.
+The latency of a request is counted from its due time. So a stall of the server counts for every request that
+had to wait, and not only for the requests in progress. The program takes a port, a head file, requests per
+second and seconds. The program prints percentiles in microseconds as JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """python -m bench.pages: measure the time to the first byte of each console page over many events.
 
-The events are within the last day. The directory is kept if one is named, and used again unchanged. Each page
-is requested several times on a kept connection. The result is the median time to the first byte.
+The stored events are within the last day. A directory that the command line names is kept, and used again
+unchanged. Each page is requested several times on a kept-alive connection. The result of a page is the median
+time to its first byte.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ async def first_byte_ms(session: aiohttp.ClientSession, url: str) -> tuple[float
 
 
 async def measure(config: Path, port: int, repeat: int) -> bool:
-    """Print a line for each page. Return True if every page is within the goal."""
+    """Print a line with the result of each page. Return True if every page is within the time goal."""
     address = f"http://127.0.0.1:{port}"
     jar = aiohttp.CookieJar(unsafe=True)
     async with server(config) as running, aiohttp.ClientSession(cookie_jar=jar) as session:

@@ -11,7 +11,10 @@ _WIDTH, _LABEL, _VALUE, _BAR, _GAP, _GROUP = 760, 110, 70, 16, 5, 46
 
 
 def bars(tables: Sequence[Table]) -> str:
-    """Return the SVG text. Each group has its own scale, so that the bars of a small job can be compared."""
+    """Return the bars of the tables as SVG text.
+
+    Each group of bars has its own scale, so that the bars of a small job can be compared.
+    """
     parts: list[str] = []
     top = 8
     for table in tables:

@@ -1,4 +1,4 @@
-"""Check before a measurement that a server does the job and refuses invalid requests."""
+"""Check before a measurement that a server does its job and refuses invalid requests."""
 
 from __future__ import annotations
 

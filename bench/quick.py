@@ -1,6 +1,6 @@
-"""Quick check: compare Graphward with the byte relay in the same minute, against the committed ratio.
+"""Quick check: compare Graphward with the byte relay in the same minute, and with the committed ratio.
 
-It needs only this repository: it uses our own load client and upstream.
+The check needs only this repository: it uses the repository's own load client and upstream.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACE: Final = Pace(rounds=5, seconds=2)
 
 
 def check(rig: Rig) -> int:
-    """Return the exit status: 1 if the ratio is clearly above the committed one."""
+    """Return the exit status: 1 if the ratio is clearly above the committed ratio."""
     committed = tomllib.loads(BASELINE.read_text())
     baseline, tolerance = float(committed["ratio"]), float(committed["tolerance"])
     loader = request_loader(rig.run, rig.token, ONE_PATH, client=own_client)

@@ -13,7 +13,10 @@ import uvloop
 
 
 class _Side(asyncio.Protocol):
-    """One of the two connections of a pair. The other one writes what this one reads."""
+    """One of the two connections of a relayed pair.
+
+    The other connection writes the bytes that this connection reads.
+    """
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Result of one job. The first column names the measured server."""
+    """Result of one job, as a table. The first column of the table names the measured server."""
 
     job: str
     title: str

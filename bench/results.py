@@ -1,4 +1,4 @@
-"""Write the results of a whole run: bench/RESULTS.md and its plot."""
+"""Write the results of a complete run: bench/RESULTS.md and its plot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ LIBRARIES: Final = ("aiohttp", "uvloop", "orjson")
 
 
 def write(tables: Sequence[Table], pace: Pace, others: float) -> None:
-    """Write the results of a run. `others` is the share of the cores that was in use when the run began."""
+    """Write the results of a run to bench/RESULTS.md.
+
+    `others` is the share of the cores that other programs used when the run began.
+    """
     PLOT.write_text(bars([table for table in tables if table.bars]))
     REPORT.write_text("\n".join([_preface(pace, others), *(table.as_markdown() for table in tables)]))
     print(f"written: {REPORT.relative_to(ROOT)}, {PLOT.relative_to(ROOT)}")

@@ -1,4 +1,4 @@
-"""Shared parts of one run: a directory, the upstream, keys and tokens, and the start of each peer."""
+"""Shared parts of one benchmark run: directory, upstream, keys and tokens, and the start of each peer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Ports of nginx: open to all, only to the swapped credential, that over TLS; and of our own upstream."""
+    """Ports of nginx (for all credentials, for the swapped one, for it over TLS) and of our upstream."""
 
     open: int
     guarded: int
@@ -148,7 +148,7 @@ class Rig:
     ) -> Server:
         """Start Graphward with its defaults and the settings in `sections`.
 
-        Without fakes, there is no control plane, and the upstream token is in the settings.
+        Without `fakes`, there is no control plane, and the upstream token is in the settings.
         """
         port, admin_port = free_ports(2)
         upstream = upstream_port or (self.upstream.tls if tls else self.upstream.guarded)

@@ -2,8 +2,8 @@
 
     python -m bench.routes METADATA [--all] [--references]
 
-METADATA is what Graph serves as /v1.0/$metadata. `--all` prints the open routes of rules about things.
-`--references` counts paths that go on behind a reference too.
+METADATA is what Graph serves as /v1.0/$metadata. `--all` also prints each open route of the rules by word and
+of the job rules. `--references` also counts paths that continue behind a reference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from proxy.policy.ruleset_yaml import parse_ruleset
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Thing with the paths that a careful administrator blocks, its words, and the paths that a job needs."""
+    """Target in Microsoft Graph, with the paths that a careful administrator blocks.
+
+    `words` is a condition that matches the same resource, and `needed` has the paths that a job needs.
+    """
 
     name: str
     blocked: tuple[str, ...]
@@ -170,7 +173,7 @@ class Count:
 
 
 def _ruleset(default: str, match: str, needed: tuple[str, ...] = ()) -> str:
-    """Return a ruleset with a rule for a job, if it needs any path, and a block of the match."""
+    """Return a ruleset that allows the paths of a job, if it needs any, and blocks `match`."""
     lines = ["version: 1", "name: measured", f"default: {default}", "rules:"]
     if needed:
         lines.append(f"  - {{id: job, match: {{methods: [GET], path: {list(needed)}}}, verdict: allow}}")

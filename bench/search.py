@@ -1,8 +1,8 @@
 """python -m bench.search: measure searches over many events, written through the store and its index writer.
 
-For each filter, the first page and two more are requested, newest first, as an operator would. The facets and
-the histogram of the console are requested too. The directory is kept if one is named, and used again
-unchanged.
+For each filter, the first page and two more pages are requested, newest events first, as an operator would.
+The facets and the histogram of the console are requested too. A directory that the command line names is
+kept, and used again unchanged.
 """
 
 import argparse
@@ -102,7 +102,7 @@ async def build(directory: Path, count: int, settings: IndexSettings) -> None:
 async def ask(
     index: SearchIndex, text: str, span: tuple[int, int] | None
 ) -> tuple[list[tuple[float, float]], int]:
-    """Return wall and CPU milliseconds for each of three pages, and the number of their events."""
+    """Return wall and CPU milliseconds for each of three result pages, and the number of their events."""
     from_ms, to_ms = span or (None, None)
     cursor, took, events = None, [], 0
     for _ in range(3):

@@ -24,18 +24,21 @@ _TICK: Final = 1_000_000 / os.sysconf("SC_CLK_TCK")  # microseconds per clock ti
 
 
 def _on_core(core: int) -> None:
-    """Pin the process to a core. Runs in a child process before exec."""
+    """Pin the process to one processor core. This function runs in a child process before exec."""
     os.sched_setaffinity(0, {core})
     end_with_parent()
 
 
 class ServerFailed(Exception):
-    """Error because a server did not start or failed a check. The text contains its output."""
+    """Error because a server did not start or failed a check.
+
+    The text of the error contains the output of the server.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """Microseconds of processor time."""
+    """Processor time of a process, in microseconds."""
 
     user: float = 0.0
     system: float = 0.0
@@ -52,7 +55,7 @@ class CpuTime:
 
 
 class Server:
-    """Command in its own session, pinned with all of its children to one core."""
+    """Server command in its own session, pinned with all of its children to one core."""
 
     def __init__(
         self,
@@ -112,7 +115,7 @@ class Server:
         raise ServerFailed(f"{self.name} does not listen: {self.log.read_text(errors='replace')[-1000:]}")
 
     def processes(self) -> dict[int, str]:
-        """Return process ids with names of the whole session, whoever their parents are."""
+        """Return the ids and names of all processes of the session, no matter who their parents are."""
         return {pid: stat.name for pid, stat in _session(self._process.pid).items()}
 
     def cpu(self) -> dict[str, CpuTime]:
@@ -123,7 +126,7 @@ class Server:
         return times
 
     def settle(self) -> None:
-        """Waits until what the load left to do is done, so that it is counted and disturbs nobody else."""
+        """Wait until the server has finished the work of the load, so that this work is counted."""
         give_up = time.monotonic() + SETTLE_SECONDS
         before = self._total()
         while time.monotonic() < give_up:
@@ -159,7 +162,7 @@ def _session(session: int) -> dict[int, _Stat]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that were just free. All are bound at the same time, so that they differ."""
+    """Return ports that were just free. All ports are bound at the same time, so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in sockets]
     for each in sockets:

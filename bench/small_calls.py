@@ -1,8 +1,8 @@
 """python -m bench.small_calls: measure a control plane's processor time for each small call of a fleet.
 
 The store contains a fleet: organisations with ten applications and some proxies each. Eight proxies at a time
-send the calls, each on its own connection. All processor time of the server is counted until it is idle
-again. So the later write to the search index is part of the result of the batch.
+send the calls, each on its own connection. The processor time of the server is counted until the server is
+idle again. So the result for a batch includes the later write to the search index.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Proxy that sends, with its sequence numbers."""
+    """Proxy that sends calls, with its sequence numbers."""
 
     proxy_id: str
     org_id: str
@@ -59,7 +59,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Repeated call: the first line of its head and its body."""
+    """Call that is repeated: the first line of its head, and its body."""
 
     line: str
     body: Callable[[Sender], bytes]
@@ -80,7 +80,7 @@ def batch_of(size: int) -> Callable[[Sender], bytes]:
 
 
 def settings_for(port: int, url: str) -> str:
-    """Return the settings of a control plane with a file, or with PostgreSQL at the address."""
+    """Return the settings of a control plane whose store is a file, or PostgreSQL at the address `url`."""
     settings = SETTINGS.format(port=port)
     if not url:
         return settings
@@ -122,7 +122,7 @@ async def add_org(store: Store, vault: Vault, now_ms: int, number: int) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Response to a call. Names and values of its header fields are in lower case."""
+    """Response of the control plane to a call. Names and values of the header fields are in lower case."""
 
     status: int
     fields: dict[str, str]
@@ -146,7 +146,7 @@ class Connection:
     async def exchange(self, line: str, body: bytes, *, holds: bool = False) -> Response:
         """Send a call and return its response.
 
-        `holds`: the proxy has the rules of the newest response that contained any.
+        `holds` means that the proxy has the rules of the newest response that contained rules.
         """
         sender, stamp = self.sender, str(int(time.time()))
         held = f"If-None-Match: {self.etag}\r\n" if holds else ""
@@ -175,7 +175,7 @@ CHANGED: Final = Call(f"GET {SYNC_PATH}", lambda sender: b"", 200)
 
 
 async def send_all(pid: int, port: int, senders: list[Sender], calls: int, call: Call) -> float:
-    """Return the server's processor time for all of these calls."""
+    """Return the server's processor time for all calls of the senders."""
     left = iter(range(calls))
     shares = [[Connection(each) for each in senders[number::AT_ONCE][:20]] for number in range(AT_ONCE)]
 
@@ -197,13 +197,13 @@ async def send_all(pid: int, port: int, senders: list[Sender], calls: int, call:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time of all threads of the process."""
+    """Return the processor time of all threads of a process."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(each.read_text().split()[0]) for each in tasks) / 1e9
 
 
 def settled(pid: int) -> float:
-    """Return its processor time after it is idle."""
+    """Return the processor time of the process after the process is idle."""
     while True:
         before = cpu_seconds(pid)
         time.sleep(1.2)

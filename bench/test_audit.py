@@ -1,4 +1,4 @@
-"""One audit record into memory that outlives the process, and out of it as a line of the journal."""
+"""Measure one audit record: into memory that outlives the process, and out of it as a journal line."""
 
 import os
 from pathlib import Path

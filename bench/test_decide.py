@@ -1,4 +1,7 @@
-"""Measure canonical target, plan and decision. The cost must not grow with rules for other paths."""
+"""Measure the canonical form of a target, the plan of its rules, and the decision.
+
+The cost of a decision must not grow with rules for other paths.
+"""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -31,7 +34,7 @@ def test_decide(benchmark: BenchmarkFixture, count: int) -> None:
 
 
 def test_decide_with_a_shadow(benchmark: BenchmarkFixture) -> None:
-    """Measure a decision with a second ruleset, as for an app with a shadow ruleset."""
+    """Measure a decision with a second ruleset, as for an application with a shadow ruleset."""
     compiled = compile_ruleset(parse_ruleset(rules(1_000)))
     shadow = ShadowRules(compile_ruleset(parse_ruleset(rules(1_000))), 2)
 

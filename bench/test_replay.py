@@ -1,6 +1,6 @@
 """Measure a replay: evaluate and count a thousand stored events against a draft.
 
-The events are bytes, as in `ruleset replay`.
+The events are bytes, as in the command `ruleset replay`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Measure a whole request through connection, exchange and upstream connection, without the kernel's part."""
+"""Measure a complete request through connection, exchange and upstream connection, without the kernel."""
 
 import asyncio
 import os
@@ -88,7 +88,7 @@ def test_whole_request(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
 
 
 def test_whole_request_with_a_shadow(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
-    """Measure a whole request of an app with a shadow ruleset."""
+    """Measure a complete request of an application with a shadow ruleset."""
     shadow = ShadowRules(compile_ruleset(parse_ruleset(rules(100))), 2)
 
     async def measure() -> None:

@@ -1,4 +1,4 @@
-"""Find the means of measurement on this machine: cores, programs and their versions."""
+"""Find the tools of measurement on this machine: cores, programs and their versions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def peers_python() -> str:
 
 @cache
 def find(program: str) -> str | None:
-    """The program's path: on PATH, where Debian keeps servers, or beside the peers' Python."""
+    """Return the path of a program: on PATH, where Debian keeps servers, or beside the peers' Python."""
     if program == "envoy" and (packaged := _packaged_envoy()):
         return packaged
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SBIN}")
@@ -79,7 +79,7 @@ def version(program: str) -> str:
 
 
 def wheels(names: Sequence[str]) -> list[str]:
-    """Return those of these packages that the peers' Python has, with their versions."""
+    """Return the packages of `names` that the peers' Python has, with their versions."""
     code = (
         "import importlib.metadata as m, sys\nfor n in sys.argv[1:]:\n"
         " try: print(n, m.version(n))\n except m.PackageNotFoundError: pass"
@@ -89,7 +89,7 @@ def wheels(names: Sequence[str]) -> list[str]:
 
 
 def busy_elsewhere() -> float:
-    """Return the share of the cores that others use, measured in a second without a benchmark."""
+    """Return the share of the cores that other programs use, measured in a second without a benchmark."""
     before, started = _busy_ticks(), time.monotonic()
     time.sleep(1)
     elapsed = (time.monotonic() - started) * os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1)
@@ -103,7 +103,7 @@ def _busy_ticks() -> int:
 
 
 def machine() -> str:
-    """Return one line about the hardware and the kernel."""
+    """Return one line about the hardware and the kernel of this machine."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     name = model[1].strip() if model else platform.processor()
     kernel, count = platform.release(), os.cpu_count()

@@ -1,8 +1,8 @@
 """python -m bench.trickle: measure the delay until the events of quiet proxies are in the store.
 
 A control plane with its default limits serves one organisation. Each of several proxies has one event per
-second. Journal, shipper and sync are those of the agent. The delay of an event is the time from its beginning
-to the response that confirms it is stored.
+second. The journal, the shipper and the sync are those of the agent. The delay of an event is the time from
+its beginning to the response that confirms that the event is stored.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Upstream for machines without nginx and for uploads: a user for a GET; bodies are read and discarded.
+"""Upstream for machines without nginx and for uploads: it returns a user for a GET, and discards bodies.
 
-Every response has its own `request-id`, like those of Graph.
+Every response has its own `request-id`, like the responses of Graph.
 """
 
 from __future__ import annotations

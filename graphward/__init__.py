@@ -1,1 +1,1 @@
-"""Commands that an installation of Graphward provides. They start the proxy and the control plane."""
+"""Commands that an installation of Graphward provides. The commands start the proxy and the control plane."""

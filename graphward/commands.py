@@ -45,7 +45,7 @@ def _require_own_packages(command: str) -> None:
 
 
 def foreign_packages(site: Path) -> Iterator[str]:
-    """Yield a line for each package that does not belong entirely to the installation in the directory."""
+    """Yield a line for each package that belongs not only to the installation in the directory."""
     for package in PACKAGES:
         own = site / package / "__init__.py"
         spec = importlib.util.find_spec(package)

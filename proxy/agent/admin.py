@@ -1,6 +1,7 @@
 """Admin listener for operators: liveness, readiness and metrics.
 
-It listens on loopback by default. No response contains a secret, and no request changes the proxy.
+The admin listener listens on loopback by default. No response contains a secret, and no request changes the
+proxy.
 """
 
 import asyncio
@@ -108,7 +109,7 @@ class Admin:
 
 
 async def _accept(listener: socket.socket, server: web.Server) -> None:
-    """Accept one connection at a time, so that each counts towards the limit before the next one."""
+    """Accept one connection at a time, so that each one counts towards the limit before the next one."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     while True:

@@ -1,4 +1,4 @@
-"""Audit part of the agent: a disk thread, a collector, a shipper and the lock of their directory."""
+"""Audit part of the agent: a disk thread, a collector, a shipper and the lock of the audit directory."""
 
 import asyncio
 import contextlib
@@ -72,7 +72,7 @@ class Audit:
     ) -> None:
         """`linger` returns how long the control plane wants events to be collected before a batch is sent.
 
-        `collected` receives the records that were read. It is called on the disk thread.
+        `collected` receives the audit records that were read. `collected` is called on the disk thread.
         """
         self._options = options
         self._control_plane = control_plane
@@ -91,7 +91,7 @@ class Audit:
         self._is_known = asyncio.Event()  # set when the attempt to lock the directory has ended
 
     async def run(self) -> None:
-        """Collect and ship events until the task is cancelled. Call `stop` afterwards."""
+        """Collect and ship audit events until the task is cancelled. Call `stop` afterwards."""
         parts = await self._opened()
         resending = asyncio.create_task(parts.resender.run(), name="resend")
         try:
@@ -113,10 +113,10 @@ class Audit:
         resending.result()
 
     async def stop(self, deadline: float, *, retry: bool = False) -> AuditStatus | None:
-        """Collect the last records of workers that have ended, and send what can be sent in time.
+        """Collect the last records of ended workers, and send the events that can be sent in time.
 
-        Failed attempts are repeated only if `retry` is set. Return the status at the end; None if this
-        process does not own the directory.
+        Failed deliveries are repeated only if `retry` is set. Return the final status; None if this process
+        does not own the audit directory.
         """
         parts = self._parts
         if parts is None:
@@ -132,16 +132,16 @@ class Audit:
         return status
 
     def close(self) -> None:
-        """Release the directory for another agent."""
+        """Release the audit directory for another agent."""
         self._disk.shutdown(wait=True)
         if self._lock_fd is not None:
             os.close(self._lock_fd)
 
     async def status(self) -> AuditStatus | None:
-        """Return the current status, at most a moment old; None if another process owns the directory.
+        """Return the audit status, at most a moment old; None if another process owns the directory.
 
         A disk that does not respond is reported in the status. Heartbeat, metrics and readiness call this
-        method, so it must not block with the disk.
+        method, so a disk that does not respond must not block it.
         """
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_now(), name="audit status")
@@ -157,7 +157,7 @@ class Audit:
         return self._status
 
     def last_status(self) -> AuditStatus | str:
-        """Return the last status, or the reason why none is known."""
+        """Return the last audit status, or the reason why no status is known."""
         return self._status or self._why_closed
 
     async def _look_now(self) -> None:
@@ -180,9 +180,9 @@ class Audit:
         )
 
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:
-        """Return the journal's status, the backlog, and the reason if the backlog is only the last known one.
+        """Return the journal's status, the backlog, and the reason if the backlog is not current.
 
-        OSError is never raised, because the caller has to report a disk that fails.
+        This method never raises OSError, because the caller has to report a disk that fails.
         """
         with contextlib.suppress(OSError):
             parts.journal.verify_files()
@@ -218,7 +218,7 @@ class Audit:
             parts.shipper.notify(await self._on_disk(parts.journal.pending))
 
     async def _opened(self) -> _Parts:
-        """Open the directory and its parts, and retry until it succeeds.
+        """Open the audit directory and its parts, and retry until this succeeds.
 
         The rest of the agent and the workers' spool continue to work during the retries.
         """
@@ -237,7 +237,7 @@ class Audit:
                 return self._parts
 
     def _own_directory(self) -> None:
-        """Lock the directory, because a second agent on it would assign the same sequence numbers again."""
+        """Lock the audit directory, because a second agent would assign the same sequence numbers again."""
         if self._lock_fd is not None:
             return
         make_directory(self._options.retention)

@@ -1,15 +1,15 @@
 """Collector that moves records from the workers' spool segments into journals, each record exactly once.
 
-This holds even if any process is killed at any time.
+Each record is moved exactly once even if any process is killed at any time.
 
-A pass reads the available records and gives each one the next sequence number of its organisation. It writes
-the journals and saves cursors and numbers in one state.
+A pass of the collector reads the available records and gives each record the next sequence number of its
+organisation. The pass writes the journals, and saves cursors and numbers in one state.
 
-A used-up segment is deleted only when both slots of the state list it as used up. Then either slot alone is
-enough to lose nothing.
+A completely read segment is deleted only when both slots of the state list it as used up. So no record is
+lost if only one of the two slots is readable.
 
 Records that are missing from a stream (a deleted segment, a damaged block) still take sequence numbers.
-Segment headers count records per organisation, so the collector can compute those numbers.
+Segment headers count records per organisation, so the collector can compute the numbers of missing records.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ _STALE_SECONDS: Final = 60.0  # seconds after which a prepared file that no work
 
 
 class Collector:
-    """Collector of spool records. It runs one pass at a time, always on the journal's thread."""
+    """Collector of spool records. The collector runs one pass at a time, always on the journal's thread."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Collector:
     ) -> None:
         """`collected` receives the records that were read, with the prefix of their request ids.
 
-        After a failed pass it receives the same records again.
+        After a failed pass, `collected` receives the same records again.
         """
         self._spool = spool_directory(retention)
         self._use = DiskUse(retention)
@@ -94,8 +94,8 @@ class Collector:
     def run_pass(self) -> bool:
         """Run one pass of the collector.
 
-        Return True if more can be collected at once. Raise OSError if nothing was collected; the caller then
-        tries again.
+        Return True if more records can be collected at once. Raise OSError if nothing was collected; the
+        caller then tries again.
         """
         try:
             busy = self._pass()
@@ -130,7 +130,7 @@ class Collector:
         return waiting
 
     def _header(self, stream: str, number: int) -> Header | None:
-        """Return the header; None if the segment is not in use or can't be read."""
+        """Return the header of a segment; None if the segment is not in use or can't be read."""
         try:
             return header_of(self._path(stream, number))
         except OSError:
@@ -148,10 +148,10 @@ class Collector:
                 del self._used_up[path]
 
     def _start_over(self) -> None:
-        """Undo what a failed pass has written.
+        """Undo everything that a failed pass has written.
 
-        On a full disk it would use the room that the next pass needs. Files that are completely sent would
-        too.
+        On a full disk, the output of a failed pass would use the room that the next pass needs. Journal files
+        that are completely sent would use this room too.
         """
         self._journal.rollback()
         self._used_up.clear()
@@ -196,9 +196,9 @@ class Collector:
         return True
 
     def _limit_within_reach(self, needed: int) -> int | None:
-        """Return the limit that dropping journals can meet, if other data uses `needed` bytes.
+        """Return the limit in bytes that dropping journals can meet, if other data uses `needed` bytes.
 
-        None: the room is used by data that the agent may not drop.
+        Return None if data that the agent may not drop uses the room.
         """
         if needed <= self._limit:
             return self._limit
@@ -231,7 +231,7 @@ class Collector:
         return self._spool / str(SegmentName(stream, number))
 
     def _collect_stream(self, stream: str, numbers: list[int]) -> tuple[bool, bool]:
-        """Return whether the state changed, and whether more can be collected at once."""
+        """Return whether the state changed, and whether more records can be collected at once."""
         reader = self._open.get(stream)
         if reader is None:
             reader = self._next_segment(stream, numbers)
@@ -254,7 +254,7 @@ class Collector:
         return self._stands_still(stream, cursor, reader, numbers)
 
     def _take_records(self, stream: str, cursor: Cursor, reader: SegmentReader) -> bool | None:
-        """Return True if there were any records; None if the segment can't be read."""
+        """Return True if the segment had any new records; None if it can't be read."""
         assert reader.header is not None
         id_prefix, proxy_id, counts = reader.header.id_prefix, self._proxy_id(), cursor.counts
         try:
@@ -276,7 +276,7 @@ class Collector:
         return bool(records)
 
     def _next_segment(self, stream: str, numbers: list[int]) -> SegmentReader | None:
-        """Return the segment at the cursor or the one after it; None if no segment is in use yet."""
+        """Return the segment at the cursor or the segment after it; None if no segment is in use yet."""
         cursor = self._journal.state.streams.get(stream)
         for number in numbers:
             path = self._path(stream, number)
@@ -331,7 +331,7 @@ class Collector:
         cursor.number, cursor.offset = header.number, header.data_offset
 
     def _account_for_missing(self, cursor: Cursor, header: Header) -> None:
-        """Assign numbers to the records before this segment that were never read."""
+        """Assign sequence numbers to the records before this segment that were never read."""
         cursor.unplaced += max(0, header.first_ordinal - cursor.ordinal)
         cursor.ordinal = max(cursor.ordinal, header.first_ordinal)
         for org_id, count in header.counts.items():
@@ -343,9 +343,10 @@ class Collector:
         self._settle_unplaced(cursor)
 
     def _settle_unplaced(self, cursor: Cursor) -> None:
-        """Assign missing records whose organisation no header shows.
+        """Assign an organisation to missing records whose organisation no segment header shows.
 
-        If the stream has only one organisation, they belong to it. Otherwise they are only counted.
+        If the stream has only one organisation, the missing records belong to it. Otherwise the missing
+        records are only counted.
         """
         if not cursor.unplaced:
             return
@@ -403,7 +404,7 @@ class Collector:
         return any(later > number and self._header(stream, later) is not None for later in numbers)
 
     def _without_segment(self, stream: str, numbers: list[int]) -> bool:
-        """Handle a stream without a readable segment.
+        """Handle a spool stream without a readable segment.
 
         Either the next segment does not exist yet, or the stream has ended and its cursor can be removed.
         """
@@ -423,7 +424,10 @@ class Collector:
 
 
 def _by_organisation(cursor: Cursor, records: list[tuple[int, bytes]]) -> dict[str, list[Record]]:
-    """Return the readable records per organisation. Add the unreadable and missing ones to the cursor."""
+    """Return the readable records, grouped by organisation.
+
+    Add the unreadable and the missing records to the cursor.
+    """
     found: dict[str, list[Record]] = {}
     for ordinal, payload in records:
         cursor.unplaced += ordinal - cursor.ordinal

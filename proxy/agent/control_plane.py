@@ -46,7 +46,7 @@ class Response:
 
     @property
     def error_code(self) -> str:
-        """Return the error code in the body; empty if it has none."""
+        """Return the error code in the response body; empty if the body has no code."""
         error = self._error()
         return "" if error is None else error.code
 
@@ -57,7 +57,7 @@ class Response:
             return None
 
     def described(self) -> str:
-        """Return the status, and the control plane's explanation of it."""
+        """Return the response status, and the control plane's explanation of this status."""
         error = self._error()
         if error is None:
             return str(self.status)
@@ -84,7 +84,7 @@ class ControlPlane:
         clock: Callable[[], float] = time.time,
         refused: Callable[[Identity], None] | None = None,
     ) -> None:
-        """`present` returns the identity for each call, or raises CallFailed if it has none.
+        """`present` returns the identity for each call, or raises CallFailed if the proxy has no identity.
 
         `refused` receives an identity that the control plane does not accept. With `require_signed`, a
         response counts only if it has a signature for its request.
@@ -105,7 +105,7 @@ class ControlPlane:
         return await self._call("POST", url, body, {"Content-Type": "application/json"}, max_bytes)
 
     def proves_unchanged(self, response: Response, version: str) -> bool:
-        """Return True if the response, a 304, is signed for this exact version."""
+        """Return True if the response is a 304 that is signed for exactly this version."""
         signature = response.headers.get(UNCHANGED_HEADER, "")
         if response.identity is None:
             return False

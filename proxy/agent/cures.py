@@ -1,4 +1,4 @@
-"""Remedies for a failed call to a host in the settings. Log lines and the doctor use the same texts."""
+"""Remedies for a failed call to a host in the settings. Log lines and the doctor use the same remedies."""
 
 import socket
 import ssl
@@ -43,9 +43,9 @@ def place_of(url: str, key: str, ca_key: str) -> Place:
 
 
 def of_refusal(code: str, identity_file: str = "") -> str:
-    """Return the remedy for an error code of the control plane; empty if there is none.
+    """Return the remedy for an error code of the control plane; empty if the code has no remedy.
 
-    `identity_file` holds the keys of a proxy that enrolled itself.
+    `identity_file` is the file with the keys of a proxy that enrolled itself.
     """
     if identity_file and code in OF_KEYS:
         return (
@@ -58,7 +58,7 @@ def of_refusal(code: str, identity_file: str = "") -> str:
 
 
 def of_name(place: Place) -> str:
-    """Return the remedy for a name that does not resolve."""
+    """Return the remedy for a host name that does not resolve."""
     return (
         f"correct {place.key}, or make this machine's resolver (/etc/resolv.conf) resolve the name, or set "
         "Egress.ProxyUrl if other networks are reached only through an HTTP proxy"
@@ -91,7 +91,7 @@ def of_certificate(place: Place, error: ssl.SSLCertVerificationError, names: str
 
 
 def is_another_name(error: ssl.SSLCertVerificationError) -> bool:
-    """Return True if the certificate is valid and has other names."""
+    """Return True if the certificate is valid, but has other names than the host."""
     return error.verify_code in _OTHER_NAME
 
 
@@ -118,12 +118,12 @@ def of_failure(place: Place, error: BaseException) -> str:
 
 
 def of_control_plane(url: str, error: CallFailed) -> str:
-    """Return the remedy for a call to the control plane that got no response; empty if there is none."""
+    """Return the remedy for a call to the control plane that got no response; empty if none is known."""
     if error.cause is None:
         return ""
     return of_failure(place_of(url, "RuleSync.SaasBaseUrl", "Agent.CaFile"), error.cause)
 
 
 def joined(text: str, cure: str) -> str:
-    """Return the failure and its remedy, if there is one, as one line of the log."""
+    """Return a failure and its remedy, if it has one, as one log line."""
     return f"{text}; {cure}" if cure else text

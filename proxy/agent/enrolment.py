@@ -1,10 +1,10 @@
 """Enrolment of a proxy with a token.
 
-It stores the identity in a file, and renews the keys when that is due.
+The agent stores the identity of the proxy in a file, and renews its keys when that is due.
 
-Every signed call takes the current keys from `present`. Each state is on disk before anything depends on it
-(`startup/identity_file.py`), so a proxy that is killed at any moment can continue from there. A proxy that
-has keys never enrols again by itself, because that would undo a revocation.
+Every signed call takes the current keys from `present`. Each state of the enrolment is on disk before
+anything depends on it (`startup/identity_file.py`), so a killed proxy can continue from that state. A proxy
+that has keys never enrols again by itself, because that would undo a revocation.
 """
 
 import asyncio
@@ -67,7 +67,10 @@ _decode_response: Final = msgspec.json.Decoder(EnrolResponse).decode
 
 
 class _Refused(Exception):
-    """The control plane refuses the enrolment request. `wait` is in seconds."""
+    """The control plane refuses the enrolment request.
+
+    `wait` is the number of seconds before the next attempt.
+    """
 
     def __init__(self, text: str, wait: float) -> None:
         super().__init__(text)
@@ -109,7 +112,7 @@ class Enrolment:
         self._state = self._restored()
 
     def present(self) -> Identity:
-        """Return the keys for the next call. Raise CallFailed if there are none."""
+        """Return the proxy's keys for the next call. Raise CallFailed if the proxy has no keys."""
         keys = keys_of(self._state)
         if keys is None:
             raise CallFailed(f"this proxy is not enrolled: {self._why_not()}")
@@ -126,7 +129,7 @@ class Enrolment:
         return Check("ok") if self._trouble.text is None else Check("degraded", self._trouble.text)
 
     def report_sync(self, etag: str | None, rotate_at: str | None) -> None:
-        """Store the ETag of a confirmed sync, and its time for a renewal of keys."""
+        """Store the ETag of a confirmed sync, and the time at which the keys are to be renewed."""
         self._etag = etag
         if rotate_at != self._rotate_at:
             self._rotate_at = rotate_at
@@ -135,7 +138,7 @@ class Enrolment:
     def report_refusal(self, identity: Identity) -> None:
         """Process an identity that the control plane refused, so that the previous pair of keys is tried.
 
-        A revoked proxy gains nothing by that, because the control plane refuses all of its pairs.
+        A revoked proxy gains nothing from this retry, because the control plane refuses all of its pairs.
         """
         keys = keys_of(self._state)
         if keys is None or keys.api_key != identity.api_key or self._is_refused:
@@ -145,19 +148,22 @@ class Enrolment:
             self._changed.set()
 
     def close(self) -> None:
-        """Release the file for another process."""
+        """Release the identity file for another process."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     async def run(self) -> None:
-        """Enrol, then renew the keys whenever it is due, until the task is cancelled."""
+        """Enrol the proxy, then renew its keys whenever that is due, until the task is cancelled."""
         while True:
             await self.once()
             await sleep_until_set(self._changed, self._pause())
 
     async def once(self) -> bool:
-        """Take the next step if one is due. Return True if nothing is wrong."""
+        """Take the next step of the enrolment if a step is due.
+
+        Return True if the enrolment has no problem.
+        """
         self._changed.clear()
         self._asked_wait = 0.0
         try:
@@ -188,7 +194,7 @@ class Enrolment:
         return Identity(keys.api_key, keys.hmac_secret.encode(), str(self._options.path))
 
     def _pause(self) -> float:
-        """Return the seconds until the next step."""
+        """Return the seconds until the next step of the enrolment."""
         if self._lock is None:
             return _LOCK_WAIT
         if self._why_unusable is not None:
@@ -237,7 +243,7 @@ class Enrolment:
                 await self._prove(self._state)
 
     async def _keep(self, state: IdentityState) -> None:
-        """Write the state to disk, then use it."""
+        """Write the enrolment state to disk, then use it."""
         await asyncio.to_thread(write_identity, self._options.path, state)
         self._state = state
         if isinstance(state, Enrolled):
@@ -246,7 +252,7 @@ class Enrolment:
             self.is_enrolled.set()
 
     def _due(self, keys: Keys) -> float | None:
-        """Return the time of renewal as Unix seconds; None if there is none."""
+        """Return the Unix time of the next key renewal; None if no time is set."""
         # A time in the future is from a clock that was wrong.
         obtained = keys.obtained_at if keys.obtained_at <= self._clock() + MAX_SKEW_SECONDS else 0.0
         for text in (self._rotate_at, keys.rotate_at):
@@ -288,7 +294,10 @@ class Enrolment:
         await self._keep(Proving(state.keys, self._keys(found), state.earlier))
 
     async def _prove(self, state: Proving) -> None:
-        """Test the new keys with one call. Only then use them to sign calls."""
+        """Test the new keys with one call to the control plane.
+
+        Use the new keys to sign calls only after this test.
+        """
         if not await self._is_accepted(state.renewed):
             await self._keep(Enrolled(state.keys, state.earlier))
             raise _Refused("the control plane refused the new keys that it gave this proxy", _REFUSED_WAIT)
@@ -296,7 +305,7 @@ class Enrolment:
         log.info("renewed the keys of this proxy; they are in %s", self._options.path)
 
     async def _fall_back(self, keys: Keys, earlier: Keys) -> None:
-        """Renew the previous keys if the control plane accepts only those."""
+        """Renew the previous keys if the control plane accepts only the previous keys."""
         if await self._is_accepted(keys):
             self._failures = 0
             self._trouble.over()
@@ -313,9 +322,9 @@ class Enrolment:
         self._is_refused = False
 
     async def _is_accepted(self, keys: Keys) -> bool:
-        """Sign one sync with the keys, and return True if they are accepted.
+        """Sign one sync request with the keys, and return True if the control plane accepts them.
 
-        Raise CallFailed if the response does not show it.
+        Raise CallFailed if the response proves neither acceptance nor refusal of the keys.
         """
         headers = {"Accept": "application/json", **({"If-None-Match": self._etag} if self._etag else {})}
         url = self._options.base_url + SYNC_PATH
@@ -330,7 +339,10 @@ class Enrolment:
         return ControlPlane(self._session, lambda: self._identity(keys), clock=self._clock)
 
     def _new_identity(self, response: Response, wanted: int) -> EnrolResponse:
-        """Return the new identity. Raise CallFailed or _Refused if the response has none."""
+        """Return the new identity of the proxy from a response.
+
+        Raise CallFailed or _Refused if the response has no identity.
+        """
         if response.status == wanted:
             try:
                 found = _decode_response(readable(response.body))
@@ -368,7 +380,7 @@ class Enrolment:
 
 
 def name_to_ask_for(host_name: str) -> str:
-    """Return a name that the control plane allows, made from the name of the machine, container or pod."""
+    """Return a proxy name that the control plane allows, from the name of the machine, container or pod."""
     name = _OTHER_CHARACTERS.sub("-", host_name)[:_LONGEST_NAME].strip("._-")
     return "proxy" if not name or _UUID.fullmatch(name) else name
 

@@ -1,6 +1,6 @@
 """Metrics in the form that Prometheus scrapes: counters of all workers together, and the agent's own state.
 
-docs/reference/metrics.md has the same texts: `python -m tests.metrics_reference` writes it.
+`python -m tests.metrics_reference` writes docs/reference/metrics.md from the texts of this module.
 """
 
 import math
@@ -77,9 +77,9 @@ COUNTER_TEXTS: Final = MappingProxyType(
 
 
 def end_of(certificate: Path | None) -> float | None:
-    """Return when the listener's own certificate expires: the first of its chain.
+    """Return when the listener's own certificate expires: the first certificate of its chain.
 
-    Workers report one that can't be read.
+    Workers report a certificate that can't be read.
     """
     if certificate is None:
         return None
@@ -100,7 +100,7 @@ def exposition(
     certificate_ends_at: float | None,
     unsigned: Mapping[str, int],
 ) -> bytes:
-    """Return the text that Prometheus scrapes."""
+    """Return the metrics text that Prometheus scrapes."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(counters, sync, health, audit, certificate_ends_at, unsigned))
     return generate_latest(registry)

@@ -52,7 +52,7 @@ class AuditStatus:
 
     @property
     def is_all_delivered(self) -> bool:
-        """Return True if the control plane provably took every event."""
+        """Return True if the control plane provably took every audit event."""
         return not self.pending and self.stalled is None and not self.rejected_files
 
     def oldest_seconds(self, now: float) -> float:
@@ -113,7 +113,7 @@ class Health:
         }
 
     def not_ready(self) -> list[str]:
-        """Return the reasons why requests would be refused now; empty if they would not."""
+        """Return the reasons why requests would be refused now; empty if the proxy serves requests."""
         reasons = []
         alive = self._alive()
         # The state counts for each worker. A worker that takes requests but has not received its data yet
@@ -148,12 +148,12 @@ class Health:
         return f": {check.detail}" if check is not None and check.status == "failed" else ""
 
     async def first_attempts(self) -> None:
-        """Wait until an attempt at the token of each identity has ended."""
+        """Wait until a first attempt to fetch the token of each identity has ended."""
         for each in self._credentials:
             await each.first_attempt()
 
     def rules_are_enforced(self) -> bool:
-        """Return True if every live worker evaluates with the newest rules."""
+        """Return True if every live worker evaluates requests with the newest rules."""
         snapshot, alive = self._sync.snapshot, self._alive()
         return (
             snapshot is not None
@@ -210,10 +210,10 @@ class Health:
         return Check(status, f"{full} of {len(alive)} workers have no room for audit events")
 
     def _credential_checks(self) -> dict[str, Check]:
-        """Return the check of all identities together and, if there are several, one for each.
+        """Return the check of all identities together and, if there are several, the check of each identity.
 
-        The common check fails if no application can be served. If some can, the proxy is ready, and the
-        applications of the failed identities get 503.
+        The common check fails if no application can be served. If some applications can be served, the proxy
+        is ready, and the applications of the failed identities get 503.
         """
         checks = {each.name: each.check() for each in self._credentials}
         if len(checks) == 1:
@@ -251,9 +251,9 @@ class Health:
         return Check("ok")
 
     def _stops_check(self) -> Check:
-        """Return the stops that operators have set.
+        """Return the check of the stops that operators have set.
 
-        They are not faults of the proxy, but the check keeps them visible.
+        Stops are not faults of the proxy, but the check keeps them visible.
         """
         stops = self._sync.stops
         report = []

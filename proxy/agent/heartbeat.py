@@ -71,7 +71,7 @@ class HeartbeatSender:
         return await self._report.post(msgspec.json.encode(await self.message()))
 
     async def last(self, status: AuditStatus) -> None:
-        """Report at a stop the undelivered events, or that the proxy ended and has delivered all events."""
+        """Report, when the proxy stops, its undelivered events, or that it has delivered all events."""
         message = self._message(status)
         if status.is_all_delivered:
             message = msgspec.structs.replace(message, ended=True)

@@ -57,7 +57,7 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 class KeysNotRead(Exception):
-    """The keys of an issuer could not be read. The text gives the reason."""
+    """The keys of an issuer could not be read. The text of the exception gives the reason."""
 
 
 class OtherIssuer(KeysNotRead):
@@ -101,7 +101,10 @@ async def _document(session: aiohttp.ClientSession, url: str, kind: type[T]) -> 
 
 
 def _is_protected(url: str, issuer: str) -> bool:
-    """Return True for https. An issuer on this host may publish its keys there without TLS."""
+    """Return True if the URL has the scheme https.
+
+    An issuer on this host may publish its keys on this host without TLS.
+    """
     try:
         return urlsplit(url).scheme == "https" or (_is_local(url) and _is_local(issuer))
     except ValueError:  # the text is not a URL
@@ -127,7 +130,7 @@ class _Issuer:
 
 
 class Issuers:
-    """Reader of issuers' keys. `announce` receives the keys of one issuer, for every worker."""
+    """Reader of the public keys of issuers. `announce` receives the keys of one issuer, for every worker."""
 
     def __init__(
         self,
@@ -152,7 +155,7 @@ class Issuers:
         self._apps: Sequence[App] = ()  # applications that are enabled
 
     def use(self, snapshot: Snapshot) -> None:
-        """Read the keys of the issuers that the snapshot names, and of no others."""
+        """Read the keys of the issuers that the snapshot names, and of no other issuers."""
         self._apps = [app for app in snapshot.apps if app.enabled]
         chosen = share(pinned_issuers(self._apps), self._pinned.keys() | self._read.keys())
         self._turns = {
@@ -175,19 +178,20 @@ class Issuers:
                 held.task = asyncio.create_task(self._keep_reading(issuer, held), name=f"keys of {issuer}")
 
     def current(self) -> list[IssuerKeys]:
-        """Return the keys that a new worker needs."""
+        """Return the issuer keys that a new worker needs."""
         return [self._message(issuer) for issuer in self._pinned if issuer in self._read]
 
     def asked_for(self, issuer: str) -> None:
-        """Read the keys again, because an assertion names a key that is not among them."""
+        """Read the keys of the issuer again, because an assertion names a key that is not among them."""
         held = self._pinned.get(issuer)
         if held is not None:
             held.is_asked_for.set()
 
     def check(self) -> Check | None:
-        """Return the state of all issuers; None if no credential names one.
+        """Return the check of all issuers; None if no credential names an issuer.
 
-        The check fails if no application can authenticate. If some can, it is degraded.
+        The check fails if no application can authenticate. If only some applications can authenticate, the
+        check is degraded.
         """
         if not self._pinned:
             return None
@@ -219,7 +223,7 @@ class Issuers:
         )
 
     async def close(self) -> None:
-        """Stop all readings that are under way."""
+        """Stop all current readings of issuer keys."""
         tasks = [each.task for each in self._pinned.values() if each.task is not None]
         for task in tasks:
             task.cancel()
@@ -275,9 +279,9 @@ class Issuers:
         return IssuerKeys(issuer, self._read[issuer].keys, self._good_until(issuer))
 
     def _good_until(self, issuer: str) -> float:
-        """Return the time from which the keys are too old.
+        """Return the time from which the keys of the issuer are too old.
 
-        For keys with a time in the future, return 0: their age is unknown.
+        If the keys were stored at a time in the future, return 0, because their age is unknown.
         """
         read = self._read.get(issuer)
         if read is None or read.read_at > self._clock() + _CLOCK_LEEWAY_SECONDS:

@@ -1,9 +1,9 @@
 """Journals: per organisation, numbered events as JSON lines, and the state of their delivery.
 
-All methods run on one thread. After each public method, disk and memory agree: it either saved the state, or
-raised OSError and changed nothing. If the agent is killed between writing lines and saving the state, a file
-has bytes beyond its committed length. The next start cuts them off, so an event enters a journal exactly
-once.
+All methods of a journal run on one thread. After each public method, disk and memory agree: the method saved
+the state, or raised OSError and changed nothing. If the agent is killed between writing lines and saving the
+state, a journal file has bytes beyond its committed length. The next start cuts these bytes off, so an event
+enters a journal exactly once.
 """
 
 import contextlib
@@ -73,9 +73,10 @@ class JournalStatus:
 
 
 def waiting(retention: Path) -> tuple[int, int | None]:
-    """Return the number of events in the journals that are not delivered, and the time of the oldest in ms.
+    """Return the number of undelivered events in the journals, and the time of the oldest event in ms.
 
-    This only reads the files, so any process may call it. Raise OSError or NewerState if they can't be read.
+    This function only reads the files, so any process may call it. Raise OSError or NewerState if the files
+    can't be read.
     """
     state = StateFile(retention).load() or State()
     oldest: list[int] = []
@@ -89,9 +90,9 @@ def waiting(retention: Path) -> tuple[int, int | None]:
 
 class Journal:
     def __init__(self, retention: Path, *, max_bytes: int, has_served: bool = False) -> None:
-        """Open the journals of a directory.
+        """Open the journals in the directory `retention`.
 
-        `has_served`: the proxy had rules before, so a missing state was lost.
+        `has_served` means that the proxy had rules before, so a missing state was lost.
         """
         self._root = retention / _JOURNAL
         self._rejected = retention / "rejected"
@@ -116,16 +117,19 @@ class Journal:
 
     @property
     def saves(self) -> int:
-        """Number of times that the state was saved. Two saves overwrite both slots."""
+        """Number of times that the state of the journals was saved.
+
+        Two saves overwrite both slots of the state.
+        """
         return self._state_file.generation
 
     def next_seq(self, org_id: str) -> int:
         return self._organisation(org_id).next_seq
 
     def add(self, org_id: str, lines: bytes, count: int) -> None:
-        """Add lines that have the numbers from `next_seq` on.
+        """Add event lines with the sequence numbers from `next_seq` on.
 
-        They are part of the journal once `commit` has returned.
+        The lines are part of the journal once `commit` has returned.
         """
         self._lines.setdefault(org_id, []).append(lines)
         organisation = self._organisation(org_id)
@@ -180,7 +184,10 @@ class Journal:
         return organisation.sent_seq if head is None else head.seq - 1
 
     def rollback(self) -> None:
-        """Restore the last saved state. Files may have bytes beyond it, which `cut_to_committed` removes."""
+        """Restore the last saved state of the journals.
+
+        Files may have bytes that this state does not list; `cut_to_committed` removes them.
+        """
         self._lines.clear()
         self.state = decode_state(self._saved)
 
@@ -223,7 +230,7 @@ class Journal:
         return organisation.batches[0] if organisation.batches else None
 
     def body(self, org_id: str, batch: Batch) -> bytes | None:
-        """Return the bytes of a batch, the same each time; None if its file was deleted or truncated."""
+        """Return the bytes of a batch, equal each time; None if its journal file was deleted or truncated."""
         organisation = self._organisation(org_id)
         file = self._head_file(org_id, organisation)
         if file is None or batch not in organisation.batches:
@@ -255,7 +262,7 @@ class Journal:
             self._save()
 
     def split(self, org_id: str, batch: Batch) -> bool:
-        """Replace the batch by two halves with new ids. Return False if it is a single event."""
+        """Replace the batch by two halves with new ids. Return False if the batch is a single event."""
         organisation = self._organisation(org_id)
         if not organisation.batches or organisation.batches[0].batch_id != batch.batch_id:
             return True
@@ -287,7 +294,7 @@ class Journal:
         return path
 
     def numbers_sent(self, org_id: str, batch: Batch) -> tuple[int, int]:
-        """Return the first and the last number of a batch, as the control plane receives them."""
+        """Return the first and the last sequence number of a batch, as the control plane receives them."""
         earlier = self._organisation(org_id).earlier
         return batch.first_seq - earlier, batch.last_seq - earlier
 
@@ -318,7 +325,7 @@ class Journal:
         )
 
     def _gaps(self) -> Iterator[Gap]:
-        """Yield the gaps of this identity, with the numbers that the control plane receives."""
+        """Yield the gaps in the events of this identity, with the numbers that the control plane receives."""
         for gap in self.state.gaps:
             earlier = self._organisation(gap.org_id).earlier
             if gap.last > earlier:
@@ -326,7 +333,7 @@ class Journal:
                 yield msgspec.structs.replace(gap, first=first, last=gap.last - earlier)
 
     def verify_files(self) -> None:
-        """Detect files that were deleted or truncated, even before their events are due to be sent."""
+        """Detect deleted or truncated journal files, even before their events are due to be sent."""
         before = self.state.missing
         for org_id, organisation in self.state.organisations.items():
             for file in list(organisation.files):
@@ -335,9 +342,10 @@ class Journal:
             self._save()
 
     def give_up_sent(self) -> bool:
-        """Delete files that are completely sent, including those that may still grow.
+        """Delete journal files that are completely sent, including those that may still grow.
 
-        With a thousand organisations they can fill the whole budget. Return True if there were any.
+        With a thousand organisations, such files can fill the whole disk budget. Return True if there were
+        such files.
         """
         consumed = [
             self._path(org_id, file.first)
@@ -356,7 +364,7 @@ class Journal:
         return sum(file.length for each in self.state.organisations.values() for file in each.files)
 
     def drop_oldest(self) -> int:
-        """Delete the oldest journal file of all, for drop-oldest.
+        """Delete the oldest journal file of all organisations, as `drop-oldest` requires.
 
         Return the number of events that were lost.
         """
@@ -413,9 +421,9 @@ class Journal:
     def _open_to_append(
         self, org_id: str, organisation: OrganisationState, file: JournalFile, committed: int
     ) -> int:
-        """Return the descriptor of the file to append to.
+        """Return the file descriptor of the journal file to append to.
 
-        Raise OSError if the file is shorter than was committed.
+        Raise OSError if the file is shorter than its committed length.
         """
         path = self._path(org_id, file.first)
         with contextlib.suppress(FileNotFoundError):
@@ -426,9 +434,9 @@ class Journal:
         raise _JournalGoneError(org_id, file.first)
 
     def _verify(self, org_id: str, organisation: OrganisationState, file: JournalFile) -> bool:
-        """Return True if the file has its committed length.
+        """Return True if the journal file has its committed length.
 
-        If not, keep its valid lines and record the gap.
+        If it does not, keep the valid lines of the file and record the gap.
         """
         path = self._path(org_id, file.first)
         try:
@@ -464,7 +472,7 @@ class Journal:
             organisation.sent = organisation.sent_count = 0
 
     def _head_file(self, org_id: str, organisation: OrganisationState) -> JournalFile | None:
-        """Return the file with the next events to send; None if there are none."""
+        """Return the journal file with the next events to send; None if there are no such events."""
         while organisation.files and organisation.pending:
             file = organisation.files[0]
             if not self._verify(org_id, organisation, file):
@@ -482,7 +490,10 @@ class Journal:
         return None
 
     def _consumed_files(self, organisation: OrganisationState, least: int | None = None) -> list[JournalFile]:
-        """Remove completely sent files from the state. The last file must have at least `least` bytes."""
+        """Remove completely sent files of an organisation from the state.
+
+        The last file is removed only if it has at least `least` bytes.
+        """
         if least is None:
             least = self._file_bytes // _IDLE_SHARE
         consumed: list[JournalFile] = []
@@ -498,7 +509,7 @@ class Journal:
         return _read(self._path(org_id, file.first), start, length)
 
     def _lose_damaged(self, org_id: str, organisation: OrganisationState) -> None:
-        """Skip damaged bytes up to the next valid line.
+        """Skip damaged bytes of a journal up to the next valid line.
 
         A bad block of the disk also destroys newlines, so the next valid line is found by its sequence
         number.
@@ -549,7 +560,10 @@ class Journal:
         self.verify_files()
 
     def _has_history(self) -> bool:
-        """Return True if the directory was in use. At a first start it has no state and no other files."""
+        """Return True if the audit directory was in use before.
+
+        At a first start, the directory has no state and no other files.
+        """
         return self._state_file.exists() or any(self._root.iterdir()) or any(self._rejected.glob("*.json"))
 
     def _restart_numbers(self) -> None:
@@ -560,9 +574,9 @@ class Journal:
         self.state.restarted_at = time.time()
 
     def _rebuild(self) -> None:
-        """Rebuild a lost state.
+        """Rebuild a lost state of the journals.
 
-        All events in the journals count as unsent, and numbers continue after them.
+        All events in the journals count as unsent, and sequence numbers continue after them.
         """
         log.error(
             "the audit state is damaged or missing; "
@@ -590,7 +604,10 @@ class Journal:
 
 
 class _JournalGoneError(OSError):
-    """The journal's last file is no longer what was committed. `verify_files` handles that later."""
+    """The last file of a journal is missing or shorter than its committed length.
+
+    `verify_files` handles this loss later.
+    """
 
     def __init__(self, org_id: str, first: int) -> None:
         super().__init__(f"journal file {first} of organisation {org_id} was deleted or cut")
@@ -648,7 +665,7 @@ def _good_lines(data: bytes, limit: int | None) -> tuple[int, list[int]]:
 
 
 def _renumbered(lines: bytes, earlier: int) -> bytes:
-    """Subtract `earlier` from each `seq`.
+    """Subtract `earlier` from the `seq` of each event line.
 
     JSON escapes quotes within text, so the pattern matches only members.
     """
@@ -656,10 +673,10 @@ def _renumbered(lines: bytes, earlier: int) -> bytes:
 
 
 def _damaged_part(data: bytes) -> tuple[int, int | None, int]:
-    """Measure the damage at the beginning of the data.
+    """Measure the damage at the beginning of journal data.
 
     Return the number of bytes before the next well-formed line, that line's number, and the number of
-    well-formed lines from there on. Without such a line, return all bytes, None and 0.
+    well-formed lines from there on. If there is no such line, return the number of all bytes, None and 0.
     """
     length, following, left, at = len(data), None, 0, 0
     for line in data.split(b"\n")[:-1]:

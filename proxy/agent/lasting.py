@@ -1,4 +1,4 @@
-"""Log of a lasting problem in few lines: one when it begins or changes, then one every ten minutes."""
+"""Log of a lasting problem in few lines: one line when it begins or changes, then one every ten minutes."""
 
 import logging
 import time
@@ -17,7 +17,10 @@ class LastingProblem:
         self.text: str | None = None  # the current problem
 
     def met(self, text: str, line: str, *arguments: object, level: int = logging.ERROR) -> None:
-        """Report that the problem occurred, perhaps again. `line` and `arguments` are the log line."""
+        """Report that the problem occurred, perhaps again.
+
+        `line` and `arguments` form the log line of the problem.
+        """
         now = self._clock()
         if text == self.text and now - self._logged_at < _REPEATED_SECONDS:
             self._unlogged += 1
@@ -27,6 +30,6 @@ class LastingProblem:
         self.text, self._logged_at, self._unlogged = text, now, 0
 
     def over(self) -> bool:
-        """Clear the problem; return True if there was one."""
+        """Clear the problem; return True if there was a problem."""
         was, self.text = self.text, None
         return was is not None

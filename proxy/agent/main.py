@@ -76,10 +76,10 @@ def run_agent(
 ) -> int:
     """Run the agent in its own process and return the exit status.
 
-    SIGTERM ends it cleanly. LAST_STOP does too, but gives it the configured time to deliver events.
-    `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open.
-    `to_old_workers` are channels to workers of other settings or of another version. They have no other agent
-    during a reload.
+    SIGTERM ends the agent cleanly. The signal LAST_STOP also ends the agent, but gives it the configured time
+    to deliver events. `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends
+    open. `to_old_workers` are channels to workers of other settings or of another version. These workers have
+    no other agent during a reload.
     """
     gc.enable()  # all modules are imported
     os.nice(NICENESS)
@@ -108,7 +108,7 @@ async def _run(
 
 
 class _Agent:
-    """Wiring of the agent's parts. Each part runs in its own task."""
+    """Wiring of the agent's parts. Each part of the agent runs in its own task."""
 
     def __init__(
         self,
@@ -241,9 +241,9 @@ class _Agent:
         return agent
 
     async def run(self, stopping: asyncio.Queue[signal.Signals]) -> int:
-        """Run until a signal to stop, or until a part fails unexpectedly.
+        """Run the agent until a signal to stop, or until one of its parts fails unexpectedly.
 
-        Then a new process is the remedy.
+        After such a failure, the remedy is a new agent process.
         """
         if self._sync.snapshot is not None:
             self._issuers.use(self._sync.snapshot)  # the control plane may be unreachable for long
@@ -291,11 +291,14 @@ class _Agent:
         )
 
     def _proxy_id(self) -> str | None:
-        """Return the id of the proxy whose events are collected here; None if it is not known yet."""
+        """Return the id of the proxy whose events this agent collects; None if the id is not known yet."""
         return self._sync.proxy_id if self._enrolment is None else self._enrolment.proxy_id
 
     async def _serve_admin(self) -> None:
-        """Serve the admin listener once its address is free. The rest of the agent does not wait for it."""
+        """Serve the admin listener once its address is free.
+
+        The rest of the agent does not wait for this listener.
+        """
         listener = await _listener(self._admin_address)
         await asyncio.sleep(0)  # let the other tasks start first: this import takes a tenth of the start
         from proxy.agent.admin import Admin
@@ -325,9 +328,9 @@ class _Agent:
         stack.callback(channel.close)
 
     def tell_old_worker(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
-        """Send an old worker only rules and stops.
+        """Send only rules and stops to an old worker.
 
-        Its credentials are valid until their end, and its messages were meant for another agent.
+        The worker's credentials are valid until their end, and its messages were meant for another agent.
         """
         channel = Channel(end, lambda message: None)
         self._old_channels.append(channel)
@@ -384,7 +387,7 @@ class _Agent:
         return Rules(generation, age if age is not None and math.isfinite(age) else None, stopped)
 
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
-        """Log the unknown names once, and again if they change."""
+        """Log the names that are missing from the rules, once and again if these names change."""
         unknown = self._assignments.unknown(snapshot.orgs, snapshot.apps)
         if unknown != self._unknown:
             self._unknown = unknown
@@ -432,9 +435,9 @@ def _enrolment(settings: Settings, session: ClientSession) -> Enrolment:
 
 
 async def _listener(address: Address) -> socket.socket:
-    """Return the admin listener once its address is free.
+    """Return the socket of the admin listener once its address is free.
 
-    Until then, clients wait.
+    Until then, the function retries.
 
     At the first start, the supervisor makes sure that the address is free. If another program takes the
     address after an agent has died, only the admin listener is missing.

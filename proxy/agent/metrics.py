@@ -1,4 +1,4 @@
-"""Report of the counters of all workers together to the control plane, as differences."""
+"""Report of counters to the control plane, summed over all workers, as differences."""
 
 import asyncio
 import time
@@ -25,9 +25,9 @@ _REPORTED: Final = (
 
 
 class MetricsReporter:
-    """Reporter of the counts since the last report that provably arrived.
+    """Reporter of the counts since the last report that provably arrived at the control plane.
 
-    Until a report arrives, its window stays open.
+    The time window of a report stays open until the report arrives.
 
     The reported totals are stored on the agent's own page of counters, which outlives the agent.
     """

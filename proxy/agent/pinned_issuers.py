@@ -1,4 +1,4 @@
-"""Pure choice of the issuers to read, with a fair share for each organisation."""
+"""Pure choice of the issuers whose keys are read, with a fair share for each organisation."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,10 +27,11 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Issuers that are read, and the others.
+    """Issuers whose keys are read, and issuers that exceed the limits of organisations.
 
     `payer` maps an issuer to the organisation whose limit it counts towards. If several organisations name
-    it, that is the one with the fewest issuers, so that no other organisation can delay the reading.
+    the issuer, the payer is the one with the fewest issuers, so that no other organisation can delay the
+    reading.
     """
 
     read: Mapping[str, Pinned]

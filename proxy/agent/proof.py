@@ -1,9 +1,9 @@
-"""Proof that a response is the control plane's, and its meaning.
+"""Proof that a response comes from the control plane, and the meaning of the response.
 
-A firewall, a gateway or a captive portal between the two may respond with any status. Such a response never
-deletes an event and never changes a state. Only a signed response that names the batch does (`[Audit]
-RequireSignedResponse`). The signature covers the body and not the status line, so only the body shows what
-the control plane did.
+A firewall, a gateway or a captive portal between proxy and control plane may respond with any status. A
+response without proof never deletes an event and never changes a state. Only a signed response that names the
+batch can do that (`[Audit] RequireSignedResponse`). The signature covers the response body and not the status
+line, so only the body shows what the control plane did.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _decode_report: Final = msgspec.json.Decoder(ReportResponse).decode
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The control plane has the batch of this id."""
+    """Outcome: the control plane has the batch with this id."""
 
     count: int
     duplicate: bool
@@ -39,7 +39,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The control plane refuses this batch."""
+    """Outcome: the control plane refuses this batch."""
 
     status: int  # the status that belongs to the error's code
     text: str  # one line for an operator
@@ -48,7 +48,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """The response has no proof that the control plane sent it, or that it is about this batch."""
+    """Outcome: the response has no proof that the control plane sent it, or that it is about this batch."""
 
     text: str  # one line for an operator
 
@@ -57,14 +57,14 @@ AuditOutcome = Accepted | Refused | Unproven
 
 
 def audit_outcome(response: Response, batch_id: str) -> AuditOutcome:
-    """Return the meaning of a response for the batch that was sent with this id."""
+    """Return the outcome that a response shows for the batch with the id `batch_id`."""
     if response.status == 202:
         return _acceptance(response, batch_id)
     return _refusal(response, batch_id)
 
 
 def report_problem(response: Response) -> str | None:
-    """Return the reason why a heartbeat or a metrics report is not delivered; None if it is."""
+    """Return the reason why a heartbeat or metrics report was not delivered; None if it was delivered."""
     if response.status != 200:
         return description(response)
     if not response.is_signed:
@@ -90,7 +90,7 @@ def description(response: Response) -> str:
 
 
 def _lack(response: Response) -> str:
-    """Return what is wrong with a missing or invalid signature."""
+    """Return the fault of a missing or invalid response signature."""
     if SIGNATURE_HEADER not in response.headers:
         return f"it has no {SIGNATURE_HEADER} field"
     return f"its {SIGNATURE_HEADER} does not match this request and the received body"
@@ -140,7 +140,7 @@ def _has_our_form(response: Response) -> bool:
 
 
 def _kind(response: Response) -> str:
-    """Return the content type, and whether the body looks like a page for a browser."""
+    """Return the content type of a response, and whether its body looks like a page for a browser."""
     given = response.headers.get("Content-Type", "")[:_LONGEST_TYPE]
     report = given if given and given.isascii() and given.isprintable() else "no content type"
     looks_like_page = response.body.lstrip()[:16].lower().startswith(_HTML)

@@ -1,8 +1,8 @@
 """Resender of quarantined batches whose files an operator has moved to `resend/`.
 
-The place of a file shows the result. The file is deleted once the control plane has the batch. It is back in
-`rejected/`, with the new response, if the batch was refused again. It stays in `resend/` until the result is
-known.
+The place of a batch's file shows the result of sending the batch again. The file of a batch is deleted once
+the control plane has the batch. If the control plane refused the batch again, the file is back in
+`rejected/`, with the new response. The file stays in `resend/` until the result is known.
 """
 
 import asyncio
@@ -50,10 +50,10 @@ class Resender:
     ) -> None:
         """Create the directory `resend/`.
 
-        Raise OSError if that fails.
+        Raise OSError if the directory cannot be created.
 
         `all_taken` is called when no batch is quarantined any more. `interval` is the number of seconds
-        between two looks.
+        between two looks into the directory.
         """
         self._directory = retention / "resend"
         make_directory(self._directory)
@@ -67,7 +67,7 @@ class Resender:
         self.reused_ids = 0
 
     async def run(self) -> None:
-        """Send batches until the task is cancelled."""
+        """Send quarantined batches until the task is cancelled."""
         while True:
             try:
                 wait = await self._send_all()
@@ -76,7 +76,10 @@ class Resender:
             await asyncio.sleep(wait)
 
     async def _send_all(self) -> float:
-        """Send the batches one after the other. Return the seconds to wait before the next look."""
+        """Send the batches in `resend/` one after the other.
+
+        Return the seconds to wait before the next look into the directory.
+        """
         for path in await asyncio.to_thread(_files_in, self._directory):
             held = await asyncio.to_thread(_read, path)
             if held is None:
@@ -93,7 +96,10 @@ class Resender:
         return self._interval
 
     async def _after(self, path: Path, held: QuarantinedBatch, response: Response) -> float:
-        """Apply a response to the file. Return the seconds to wait before the next batch; 0 for no wait."""
+        """Apply the control plane's response to the file of a batch.
+
+        Return the seconds to wait before the next batch; 0 for no wait.
+        """
         match audit_outcome(response, _batch(held).batch_id):
             case Accepted(content_differs=True):
                 self.reused_ids += 1
@@ -160,7 +166,7 @@ def _batch(held: QuarantinedBatch) -> _Batch:
 
 
 def _under_a_new_id(held: QuarantinedBatch) -> QuarantinedBatch:
-    """Give the batch a new id, because the old one was used more than 48 hours ago or for other events.
+    """Give the batch a new id, because its old id was used over 48 hours ago or for other events.
 
     The control plane recognises events that it already has by their own ids.
     """

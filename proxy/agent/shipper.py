@@ -1,8 +1,8 @@
 """Shipper that delivers journals as signed batches, separately for each organisation.
 
-It retries with back-off, splits large batches, and quarantines refused ones.
+The shipper retries with back-off, splits large batches, and quarantines refused batches.
 
-`_after` has the effect of every response. docs/reference/events.md has it as a table.
+`_after` applies the effect of every response. docs/reference/events.md has these effects as a table.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class Shipper:
         self.reused_ids = 0
 
     def notify(self, pending: dict[str, int]) -> None:
-        """Update how many events each organisation has in its journal."""
+        """Update the number of events in each organisation's journal."""
         for org_id, count in pending.items():
             delivery = self._deliveries.setdefault(org_id, _Delivery(org_id))
             delivery.pending = count
@@ -119,7 +119,10 @@ class Shipper:
             held.quarantined = None
 
     async def stop(self, deadline: float, *, retry: bool = False) -> None:
-        """Send what can be sent within the deadline. Repeat failed attempts only if `retry` is set."""
+        """Send the events that can be sent within the deadline.
+
+        Repeat failed deliveries only if `retry` is set.
+        """
         if retry:
             self._retries_end = time.monotonic() + deadline
         self._stopping.set()
@@ -137,7 +140,7 @@ class Shipper:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     async def _deliver(self, delivery: _Delivery) -> None:
-        """Send until the organisation has nothing pending. `notify` starts it again."""
+        """Send batches until the organisation has no pending events. `notify` starts this task again."""
         wait = 0.0
         while delivery.pending:
             try:
@@ -154,9 +157,9 @@ class Shipper:
                 return
 
     async def _retry_in_time(self, delivery: _Delivery) -> bool:
-        """Wait for the next attempt of a stop, at least as long as the control plane requested.
+        """Wait for the next attempt during a stop, at least as long as the control plane requested.
 
-        Return False if that attempt would be too late.
+        Return False if the next attempt would be too late.
         """
         now = time.monotonic()
         at = max(now + _PAUSE_AT_STOP, delivery.not_before)
@@ -179,7 +182,10 @@ class Shipper:
         return max(of_proxy * active, of_org)
 
     async def _send_one(self, delivery: _Delivery) -> float:
-        """Try to send one batch. Return the seconds to wait before the next attempt; 0 for no wait."""
+        """Try to send one batch of an organisation.
+
+        Return the seconds to wait before the next attempt; 0 for no wait.
+        """
         oldest = await self._on_disk(self._journal.oldest_ms, delivery.org_id)
         age = 0.0 if oldest is None else time.time() - oldest / 1000
         behind = self._catch_up and age > self._replay_interval
@@ -209,7 +215,10 @@ class Shipper:
         return await self._after(response, delivery, batch, body)
 
     async def _after(self, response: Response, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        """Apply a response to the batch. Return the seconds to wait before the next attempt."""
+        """Apply the control plane's response to the batch.
+
+        Return the seconds to wait before the next attempt.
+        """
         match audit_outcome(response, batch.batch_id):
             case Accepted(content_differs=True):
                 return await self._reused(delivery, batch)
@@ -244,9 +253,9 @@ class Shipper:
         return 0.0
 
     async def _reused(self, delivery: _Delivery, batch: Batch) -> float:
-        """Send the events under a new id.
+        """Send the events of the batch under a new batch id.
 
-        The control plane has other events under this id, so these would be lost.
+        The control plane has other events under the old id, so these events would be lost.
         """
         self.reused_ids += 1
         log.error(
@@ -257,7 +266,7 @@ class Shipper:
         return await self._renewed(delivery, batch, "control plane has other events under each new batch id")
 
     async def _expired(self, delivery: _Delivery, batch: Batch) -> float:
-        """Send the events under a new id, because the id was used more than 48 hours ago."""
+        """Send the events under a new batch id, because the old id was used more than 48 hours ago."""
         return await self._renewed(delivery, batch, "control plane responded with 409 again")
 
     async def _renewed(self, delivery: _Delivery, batch: Batch, if_again: str) -> float:
@@ -296,8 +305,8 @@ class Shipper:
     ) -> float:
         """Send two halves of a batch that was too large.
 
-        A gateway may have a smaller limit, or a control plane that stops reading can't sign, so this needs no
-        proof. No event is lost. Only a proven refusal quarantines a batch.
+        A gateway may have a smaller limit, or a control plane that stops reading can't sign, so this response
+        needs no proof. The split loses no event. Only a proven refusal quarantines a batch.
         """
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):
@@ -326,7 +335,7 @@ class Shipper:
         return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
 
     def _put_off(self, delivery: _Delivery, problem: str) -> float:
-        """Keep all events for the next attempt, at most one replay interval away."""
+        """Keep all events for the next attempt, which is at most one replay interval away."""
         delivery.trouble.met(
             problem, "audit events of organisation %s are kept: %s", delivery.org_id, problem
         )
@@ -340,9 +349,9 @@ def _bounded(seconds: float, least: float) -> float:
 
 
 def asked_wait(response: Response, outcome: AuditOutcome, interval: float) -> float:
-    """Return the seconds that a 429 requests; one interval if it names none.
+    """Return the seconds that a 429 response requests; one interval if the response names none.
 
-    Retry-After itself is not signed.
+    The Retry-After header itself is not signed.
     """
     if isinstance(outcome, Refused) and outcome.retry_after is not None:
         return outcome.retry_after

@@ -1,8 +1,8 @@
 """Keys of proxy tokens from the vault: the version that signs now, and the other versions that are accepted.
 
-Every proxy of a fleet derives the same result from the vault alone, whenever it was started. A newer version
-is accepted once it is seen. It signs when every other proxy must have seen it too. The older version is
-accepted until the last token that it signed has expired.
+Every proxy of a fleet derives the same keys from the vault alone, no matter when the proxy was started. A
+newer version of the key is accepted once the proxy has read it. The newer version signs when every other
+proxy must have read it too. The older version is accepted until the last token that it signed has expired.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class SigningKeyKeeper:
         return min((each.expires_at for each in self._in_force()[:1]), default=math.inf)
 
     def current(self) -> SigningKeys | None:
-        """Return the keys for a worker; None before the vault was read."""
+        """Return the signing keys for a worker; None before the vault was read."""
         if not self._versions:
             return None
         held = [self._values.get(each.version) for each in self._in_force()]
@@ -101,9 +101,9 @@ class SigningKeyKeeper:
         self.maintenance.failed(why)
 
     async def _values_of(self, versions: list[SecretVersion]) -> dict[str, bytes]:
-        """Return the values of the active versions.
+        """Return the values of the active key versions.
 
-        If one can't be a key, the next usable version replaces it.
+        If a version can't be a key, the next usable version replaces it.
         """
         self._unusable = {
             each.version: self._unusable[each.version] for each in versions if each.version in self._unusable
@@ -155,7 +155,10 @@ class SigningKeyKeeper:
 
 
 def _as_key(text: str) -> bytes:
-    """Encode the text of a key. Text with a lone surrogate can't be a key: return no bytes."""
+    """Encode the text of a signing key.
+
+    Text with a lone surrogate can't be a key, so the function returns no bytes for it.
+    """
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -165,10 +168,10 @@ def _as_key(text: str) -> bytes:
 def in_force(
     versions: Iterable[SecretVersion], now: float, *, settle: float, token_lifetime: float
 ) -> list[SecretVersion]:
-    """Return the version that signs, then the others that are accepted, newest first.
+    """Return the key version that signs, then the other accepted versions, newest first.
 
-    The oldest usable version signs until the next one has existed for `settle` seconds. It is accepted for a
-    token's lifetime and another `settle` seconds more, for proxies that were late to see the next one.
+    The oldest usable version signs until the next version has existed for `settle` seconds. It is then
+    accepted for a token's lifetime and another `settle` seconds, for proxies that read the next version late.
     """
     usable = sorted(
         (each for each in versions if each.enabled and now < each.expires_at),

@@ -36,7 +36,7 @@ class Source:
 
 
 def is_sampled(record: Record) -> bool:
-    """Return True if the caller of the request records its own span, or has none."""
+    """Return True if the caller of the request records its own span, or has no span."""
     return record.trace is None or parent_in(record.trace).sampled
 
 
@@ -49,7 +49,7 @@ def texts_cut(record: Record) -> Record:
 
 
 def characters_of(record: Record) -> int:
-    """Count the characters whose number the caller chooses."""
+    """Return the number of characters in the fields whose length the caller chooses."""
     return len(record.method) + len(record.path) + len(record.query or "")
 
 
@@ -81,10 +81,10 @@ def _span(record: Record, id_prefix: int, scheme: str) -> dict[str, Any]:
 
 
 def _place_in_trace(record: Record, id_prefix: int, own_id: str) -> dict[str, Any]:
-    """Return the trace of the request, its span and the parent.
+    """Return the ids of the trace, of the request's span and of the parent span.
 
-    The ids of a record are the same each time, so a span that is sent twice counts once. Without a trace, the
-    request id is the trace id.
+    The ids of a record are the same each time, so a span that is sent twice counts once. Without a trace of
+    the caller, the request id is the trace id.
     """
     place: dict[str, Any] = {"spanId": _span_id(own_id)}
     if record.parent is not None:
@@ -113,7 +113,7 @@ def _trace_id(own_id: str) -> str:
 
 
 def _span_id(own_id: str) -> str:
-    """Return the half of a request id that differs between all requests of one moment."""
+    """Return the half of a request id that differs between requests of the same moment."""
     return _trace_id(own_id)[16:]
 
 

@@ -1,8 +1,8 @@
 """State of the collector and the shipper on disk, in two slots that are overwritten in turn.
 
-A rename needs room for a second file. A full disk is exactly the time when batches must be sent to free room.
-So each save overwrites the older of two preallocated slots. After a kill or a crash during the save, the
-newer slot is still whole.
+A rename of a new file over the old file needs room for both files. A full disk is exactly the time when
+batches must be sent to free room. So each save overwrites the older of two preallocated slots. After a kill
+or a crash during the save, the newer slot is still intact.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _ROUND_TO: Final = 64 * 1024
 
 
 class JournalFile(msgspec.Struct):
-    """Committed part of one journal file. Bytes beyond `length` are not part of it."""
+    """Committed part of one journal file. Bytes beyond `length` are not part of the journal."""
 
     first: int  # first sequence number, which is also the file's name
     last: int
@@ -36,7 +36,10 @@ class JournalFile(msgspec.Struct):
 
 
 class Batch(msgspec.Struct):
-    """A batch that may have been sent. From now on, its id always stands for exactly these bytes."""
+    """A batch of events that may have been sent.
+
+    From now on, the id of the batch always stands for exactly these bytes.
+    """
 
     batch_id: str
     file: int
@@ -62,7 +65,7 @@ class OrganisationState(msgspec.Struct):
 
 
 class Cursor(msgspec.Struct):
-    """Position up to which a worker's stream has been collected."""
+    """Position up to which a worker's spool stream has been collected."""
 
     number: int
     offset: int  # 0 at the beginning of the segment
@@ -73,7 +76,7 @@ class Cursor(msgspec.Struct):
 
 
 class Gap(msgspec.Struct):
-    """Sequence numbers that will never be delivered."""
+    """Sequence numbers of events that will never be delivered."""
 
     org_id: str
     first: int
@@ -117,7 +120,7 @@ class StateFile:
         self.generation = 0
 
     def load(self) -> State | None:
-        """Return the newest whole state; None if there is none."""
+        """Return the newest intact state; None if there is no intact state."""
         newest: tuple[int, bytes] | None = None
         for slot in self._slots:
             try:
@@ -168,9 +171,9 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
 
 
 def _read_slot(content: bytes) -> tuple[int, bytes] | None:
-    """Read the generation and the body of a slot.
+    """Read the generation and the body of a slot of the state file.
 
-    Its checksum proves the format, even if a bit flipped in the format number.
+    The checksum of the slot proves the format, even if a bit flipped in the format number.
     """
     first = _FIRST_LINE.match(content)
     if first is None:
@@ -183,7 +186,8 @@ def _read_slot(content: bytes) -> tuple[int, bytes] | None:
 def _digest(form: int, head: bytes, body: bytes) -> bytes:
     """Return the checksum of a state.
 
-    From format 2 on it includes the format, so that no release reads another's state.
+    From format 2 on, the checksum includes the format, so that no release reads the state of another
+    release's format.
     """
     tag = b"" if form == 1 else b"%d " % form
     return hashlib.sha256(tag + head + body).hexdigest().encode()

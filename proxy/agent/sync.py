@@ -1,6 +1,6 @@
 """Sync of rules and applications: fetch, verify, store and announce them.
 
-Until then, the old ones stay active.
+Until new rules are stored, the old rules stay active.
 """
 
 import asyncio
@@ -64,15 +64,15 @@ _response_decoder = msgspec.json.Decoder(SyncAnswer)
 
 
 class SyncRefused(Exception):
-    """The response can't be accepted; the active rules stay."""
+    """Error because a sync response can't be accepted; the active rules stay."""
 
 
 class _Older(Exception):
-    """The response is older than the active rules: a stop in it may have been lifted since."""
+    """The response is older than the active rules, so a stop in the response may already be lifted."""
 
 
 class _NotInForce(Exception):
-    """A response can't be accepted or stored. The stops in it still apply."""
+    """Error because a sync response can't be accepted or stored. The stops in the response still apply."""
 
     def __init__(self, why: Exception, stops: Stops) -> None:
         super().__init__(str(why))
@@ -129,7 +129,7 @@ class Sync:
 
     @property
     def interval(self) -> float:
-        """The configured interval, or the control plane's if that is shorter."""
+        """Configured sync interval, or the control plane's interval if that is shorter."""
         asked = self.snapshot.sync_interval_seconds if self.snapshot is not None else None
         if asked is None or not _SHORTEST_INTERVAL <= asked < self._configured_interval:
             return self._configured_interval
@@ -153,7 +153,7 @@ class Sync:
 
     @property
     def stopped_beside(self) -> Stops:
-        """Stops in addition to the snapshot's, because they could not be written to it."""
+        """Stops that apply in addition to the snapshot's stops, because the snapshot could not be written."""
         return self._stopped_beside
 
     @property
@@ -173,7 +173,10 @@ class Sync:
             await asyncio.sleep(self._pause())
 
     async def once(self) -> bool:
-        """Try to sync once. Return True if the active rules are confirmed now."""
+        """Try once to sync with the control plane.
+
+        Return True if the control plane confirms the active rules now.
+        """
         try:
             held, response = await self._ask()
             async with self._changing:
@@ -206,7 +209,7 @@ class Sync:
         self._trouble.met(text, "sync failed, %s: %s%s", rules, text, pointer)
 
     async def write_again(self) -> None:
-        """Write the snapshot again, because a worker found it missing, damaged or different from this one."""
+        """Write the snapshot again, because a worker found the file missing, damaged or different."""
         async with self._changing:
             if self.snapshot is None:
                 return
@@ -219,9 +222,9 @@ class Sync:
                 self._announce(self.snapshot, False)
 
     async def _stop(self, report: Stops) -> None:
-        """Stop more than the active rules do.
+        """Apply stops in addition to the stops of the active rules.
 
-        A stop must not wait for valid rules or for room on disk. This never lifts a stop.
+        A stop must not wait for valid rules or for room on disk. This method never lifts a stop.
         """
         stops = self.stops.with_others(report)
         if stops == self.stops:
@@ -234,7 +237,10 @@ class Sync:
         self._announce(self.snapshot, True)
 
     async def _written_with(self, held: Snapshot, stops: Stops) -> Snapshot | None:
-        """Write the snapshot with these stops. Return None if the disk has no room or can't be written."""
+        """Write the snapshot with these stops to disk.
+
+        Return None if the disk has no room or can't be written.
+        """
         # Remove the ETag: a 304 would confirm rules without this stop.
         stopping = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops, etag=None)
         try:
@@ -244,9 +250,9 @@ class Sync:
         return stopping
 
     def _pause(self) -> float:
-        """Return the seconds until the next attempt.
+        """Return the seconds until the next sync.
 
-        Jitter only shortens them, so that a change takes effect within one interval.
+        Jitter only shortens the pause, so that a change takes effect within one interval.
         """
         interval = self.interval
         if self._failures:
@@ -302,9 +308,10 @@ class Sync:
         return _Fetched(confirmed, is_new=False)
 
     def _is_proved(self, held: Snapshot, response: Response) -> bool:
-        """Return True if the 304 is proved.
+        """Return True if a signature proves the 304 response.
 
-        That the control plane proves versions was in a signed body, so an intermediary can't remove it.
+        An earlier signed body said that the control plane proves versions, so an intermediary can't remove
+        this fact.
         """
         if not response.is_signed:
             return False
@@ -315,10 +322,10 @@ class Sync:
             raise SyncRefused(description(response))
 
     def _apply(self, response: Response) -> _Fetched:
-        """Do the work that takes time or uses the disk: decode, check, parse, store.
+        """Do the work of a sync that takes time or uses the disk: decode, check, parse, store.
 
         The garbage collector is off during this work. Parsing creates a million objects and no cycles.
-        Scanning them again and again would take nearly half of the time (0.6 s for 10,000 rules, instead of
+        Repeated scans of these objects would take nearly half of the time (0.6 s for 10,000 rules, instead of
         0.4 s).
         """
         gc.disable()
@@ -361,7 +368,7 @@ class Sync:
         return _Fetched(snapshot, held is None or snapshot.generation != held.generation, problem)
 
     def _withdrawn(self, synced: SyncAnswer) -> Stops:
-        """Return the stops of a response, and the applications that it disables.
+        """Return the stops of a sync response, and the applications that the response disables.
 
         A full disk must not keep such an application running.
         """
@@ -385,7 +392,7 @@ class Sync:
     def _latest(self) -> datetime:
         """Return the latest time that `generatedAt` may have.
 
-        Clocks that differ more already fail at the signing of requests.
+        Clocks that differ by more than this already fail at the signing of requests.
         """
         return datetime.fromtimestamp(self._clock(), UTC) + _LEAD
 
@@ -436,7 +443,7 @@ class Sync:
         )
 
     def _schemas(self, synced: SyncAnswer, rulesets: tuple[SnapshotRuleset, ...]) -> dict[str, bytes]:
-        """Return the schemas that the rulesets name: delivered ones, or those of rulesets that stay."""
+        """Return the schemas that the rulesets name: delivered schemas, or those of rulesets that stay."""
         delivered = synced.schemas or {}
         held = self.snapshot.schemas if self.snapshot is not None else {}
         wanted = {digest for each in rulesets for digest in each.schemas.values()}
@@ -444,7 +451,7 @@ class Sync:
         return {digest: packed for digest, packed in found.items() if packed is not None}
 
     def _prove_schemas(self, snapshot: Snapshot) -> None:
-        """Refuse the response if a ruleset names a schema that is missing or has another digest."""
+        """Refuse the response if a ruleset names a schema that is missing or has a different digest."""
         try:
             load_models(snapshot, {})
         except SnapshotDamaged as error:
@@ -493,7 +500,7 @@ class Sync:
     ) -> tuple[tuple[App, ...], tuple[SnapshotRuleset, ...]]:
         """Keep the previous ruleset for an application whose ruleset has no readable version.
 
-        An application that is new has no ruleset, so all of its requests are blocked.
+        A new application has no previous ruleset, so all of its requests are blocked.
         """
         rulesets = {each.ruleset_id: each for each in readable}
         unread = {each.ruleset_id for each in delivered} - rulesets.keys()
@@ -531,7 +538,7 @@ def _require_schemas(delivered: SyncRuleset, ruleset: Ruleset) -> None:
 
 
 def _by_its_age(snapshot: Snapshot, now: float) -> float:
-    """Return when the snapshot was confirmed, on the monotonic clock."""
+    """Return when the control plane confirmed the snapshot, on the monotonic clock."""
     return time.monotonic() - snapshot.age_at(now)
 
 
@@ -559,7 +566,7 @@ def _refuse_twice(what: str, values: list[str]) -> None:
 def _etag(text: str) -> str | None:
     """Return the ETag if it may be stored and sent back (RFC 9110 §8.8.3).
 
-    Nobody signed it, and it outlives a restart.
+    The ETag is not signed, and it outlives a restart.
     """
     return text if _ETAG.fullmatch(text) else None
 

@@ -1,7 +1,8 @@
 """Exporter of request spans to a trace collector, from the records that the collector of events has read.
 
-Spans may be lost, events never: an event never waits for a span. The queue is bounded. A span counts as lost
-if it finds no room, is refused, or waits for an unreachable collector until the end.
+Spans may be lost, but audit events may not: an event never waits for a span. The queue of spans is bounded. A
+span counts as lost if it finds no room in the queue, is refused, or waits for an unreachable collector until
+the end.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ class _ExportResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Refused(Exception):
-    """The collector refused spans for good."""
+    """The trace collector refused spans for good."""
 
 
 class _PutOff(Exception):
-    """The collector can't take spans now."""
+    """The trace collector can't take spans now."""
 
     def __init__(self, text: str, wait: float | None = None) -> None:
         super().__init__(text)
@@ -80,7 +81,7 @@ class TraceExporter:
         *,
         interval: float = SEND_SECONDS,
     ) -> None:
-        """`url` is the base address of the collector, or the whole address that ends with `/v1/traces`."""
+        """`url` is the base address of the collector, or the complete address that ends with `/v1/traces`."""
         self._session = session
         self._url = url if url.endswith(TRACES_PATH) else url.rstrip("/") + TRACES_PATH
         self._headers = {"Content-Type": "application/json", **headers}
@@ -104,7 +105,7 @@ class TraceExporter:
     def offer(self, records: Sequence[Record], id_prefix: int) -> None:
         """Queue the spans of sampled records.
 
-        Records that find no room are lost, because this never waits.
+        Records that find no room are lost, because this method never waits.
         """
         for record in records:
             if not is_sampled(record):
@@ -138,7 +139,7 @@ class TraceExporter:
             await asyncio.sleep(wait)
 
     async def flush(self, seconds: float) -> None:
-        """Export the queue once, without a retry. The rest is lost."""
+        """Export the queued spans once, without a retry. The remaining spans are lost."""
         with contextlib.suppress(TimeoutError, _PutOff):
             async with asyncio.timeout(seconds):
                 await self._export_queued()
@@ -164,7 +165,7 @@ class TraceExporter:
             self._sending = []
 
     def _take(self) -> None:
-        """Move spans from the queue to those of the next request, as many as fit."""
+        """Move spans from the queue to the next export request, as many as fit."""
         characters = sum(characters_of(record) for record, _ in self._sending)
         while self._queue and len(self._sending) < MOST_IN_A_REQUEST:
             more = characters_of(self._queue[0][0])
@@ -175,7 +176,10 @@ class TraceExporter:
             self._sending.append(self._queue.popleft())
 
     async def _export(self, body: bytes) -> int:
-        """Return how many spans the collector rejected. Raise _PutOff or _Refused."""
+        """Export one request body, and return how many spans the trace collector rejected.
+
+        Raise _PutOff to retry the request later, or _Refused if the collector refuses it for good.
+        """
         try:
             status, headers, content = await call(
                 self._session, "POST", self._url, body, self._headers, limits=_REQUEST_LIMITS

@@ -1,6 +1,6 @@
-"""Secret of the vault in this process.
+"""Secret of a key vault, as this process keeps it.
 
-It is read again from time to time, and used while the vault is unreachable.
+The secret is read again from time to time, and used while the vault is unreachable.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ ENDS_SOON_SECONDS: Final = 14 * 86400.0  # seconds; the alert on the metric uses
 
 
 class Maintenance:
-    """Reads from the vault for one purpose: the time of the last success, and the current problem."""
+    """Reads from the key vault for one purpose: the time of the last success, and the current problem."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -44,13 +44,13 @@ class Maintenance:
         self.problem, self._failures, self._read_at = None, 0, time.monotonic()
 
     def failed(self, text: str) -> None:
-        log.error("cannot read the %s from the key vault: %s", self._what, text)
+        log.error("cannot read the %s: %s", self._what, text)
         self.problem = text
         self._failures += 1
         self.failures += 1
 
     def pause(self, interval: float, asked: float = 0.0) -> float:
-        """Return the seconds until the next attempt."""
+        """Return the seconds until the next attempt to read the vault."""
         if self.problem is None:
             return jittered(interval, 0.9)
         return max(asked, min(interval, backoff(self._failures - 1, _LONGEST_BACKOFF, FIRST_BACKOFF)))
@@ -65,13 +65,13 @@ class Maintenance:
 
 
 class Held(Protocol):
-    """Value that this process keeps of the vault for one purpose."""
+    """Value from the key vault that this process keeps for one purpose."""
 
     maintenance: Maintenance
 
     @property
     def what(self) -> str:
-        """Secret and purpose, as messages name them."""
+        """Name and purpose of the secret, as messages name them."""
 
     @property
     def ends_at(self) -> float:
@@ -93,7 +93,7 @@ class HeldSecret:
         own_end: Callable[[VaultSecret], float] = lambda secret: math.inf,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`own_end` returns the end of the content, such as the end of a certificate."""
+        """`own_end` returns the end of the secret's content, such as the end of a certificate."""
         self._vault = vault
         self._name = name
         self._interval = interval
@@ -119,12 +119,15 @@ class HeldSecret:
             await self.read()
 
     async def read(self) -> None:
-        """Read the vault now. If that fails, keep the current secret."""
+        """Read the secret from the vault now. If the reading fails, keep the current secret."""
         async with self._reading:
             await self._read()
 
     async def current(self) -> VaultSecret:
-        """Return the current secret, which is never expired. Raise VaultError if there is none."""
+        """Return the current secret, which is never expired.
+
+        Raise VaultError if there is no current secret.
+        """
         await self._read_if_missing()
         secret = self._secret
         if secret is not None and self._usable():
@@ -137,9 +140,9 @@ class HeldSecret:
         return pause if left <= 0 else min(pause, max(_SHORTEST_PAUSE, left / 2))
 
     async def _read_if_missing(self) -> None:
-        """Read the secret if there is none.
+        """Read the secret from the vault if this process does not have it.
 
-        A caller that waited for another caller's attempt uses its result.
+        A caller that waited for another caller's attempt to read uses the result of that attempt.
         """
         before = self._outcomes
         if not self._usable():
@@ -181,7 +184,7 @@ class HeldSecret:
 
 
 def ending_check(held: Iterable[Held], now: float) -> Check:
-    """Name each secret in use that ends soon, or has ended, with the moment of its end."""
+    """Name each secret in use that ends soon or has ended, with the time of its end."""
     ending = [
         f"{each.what} {'expires' if now < each.ends_at else 'expired'} at {_utc(each.ends_at)}"
         for each in held

@@ -1,1 +1,1 @@
-"""Data path of one worker."""
+"""Data path of one worker process."""

@@ -84,7 +84,7 @@ LEAST_RESERVED: Final = 64 * MAX_FRAME  # bytes for records that the spool alway
 
 
 class OpenConnection(BatchedConnection):
-    """A client connection, as the worker's context uses it."""
+    """Interface of a client connection for the worker's context."""
 
     __slots__ = ()
 
@@ -186,7 +186,7 @@ class Context:
         self._codings: BoundedMemo[bytes, bytes] = BoundedMemo(_MOST_REMEMBERED, _LONGEST_KEY, WhenFull.KEEP)
 
     def use(self, rulebook: Rulebook) -> None:
-        """Evaluate requests against this rulebook from now on.
+        """Evaluate requests against `rulebook` from now on.
 
         Current requests keep the rules that they began with, unless their application is stopped.
         """
@@ -203,15 +203,16 @@ class Context:
     def reserve_records(self) -> None:
         """Reserve spool space for the records of current exchanges.
 
-        The space is twice what they need, because as many more may begin before the next call.
+        The space is twice the size of these records, because as many more requests may begin before the next
+        call.
         """
         unrecorded = sum([connection.record_bytes for connection in self.connections])
         self.spool.reserve(max(LEAST_RESERVED, 2 * unrecorded))
 
     def can_record(self, size: int) -> bool:
-        """Return True if the spool has `size` bytes free in addition to the records of current exchanges.
+        """Reserve `size` bytes of the spool, if free in addition to the records of current exchanges.
 
-        If so, the bytes are reserved.
+        Return True if the bytes are reserved.
         """
         spool = self.spool
         if spool.promise(size):
@@ -222,9 +223,9 @@ class Context:
         return spool.promise(size)
 
     def why_not_ready(self, record_bytes: int = 0) -> str | None:
-        """Return why no request can be served now. Return None if requests can be served.
+        """Return the reason why no request can be served now. Return None if requests can be served.
 
-        In the latter case, spool space for the records is reserved.
+        If requests can be served, spool space for the records is reserved.
         """
         if not self.rulebook.loaded:
             return "The proxy has no rules yet: its control plane has given it none since it was set up."
@@ -251,7 +252,7 @@ class Context:
         return rewriter
 
     def foreign_link(self, host: str) -> None:
-        """Count a link that leads an application past the proxy. Log each host once."""
+        """Count a link that leads an application past the proxy. Log each host of such links once."""
         self.counters.values[FOREIGN_LINKS] += 1
         if host not in self._foreign_hosts and len(self._foreign_hosts) < MAX_FOREIGN_HOSTS:
             self._foreign_hosts.add(host)
@@ -279,8 +280,8 @@ class Context:
     def client_ip(self, peer: str, forwarded_for: bytes | None) -> str:
         """Return the client's address: the peer, or the address that trusted load balancers report.
 
-        The list of addresses is read from the right. The result is empty if a load balancer reports no
-        address (RFC 7239 §6.2): no rule may take the load balancer's address for the client's.
+        The list of reported addresses is read from the right. The result is empty if a load balancer reports
+        no address (RFC 7239 §6.2). No rule may take the load balancer's address for the client's.
         """
         if not self.trusted_proxies or forwarded_for is None or not self.is_trusted(peer):
             return peer
@@ -302,7 +303,10 @@ class Context:
         return address
 
     def is_trusted(self, address: str) -> bool:
-        """Return True if the address is a trusted load balancer's. Its connections belong to many clients."""
+        """Return True if the address belongs to a trusted load balancer.
+
+        Connections of a load balancer belong to many clients.
+        """
         if not self.trusted_proxies:
             return False
         try:

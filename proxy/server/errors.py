@@ -36,7 +36,7 @@ STATUS_OF: Final[dict[str, int]] = {
 
 
 class Refusal(Exception):
-    """End of an exchange with a response of the proxy.
+    """Refusal that ends an exchange with a response of the proxy.
 
     `code` is a key of `STATUS_OF`; `reason` is a code of `proxy.wire.audit_event.REASONS`. `close` means that
     the connection cannot be used afterwards, because the start of the next request is unknown.
@@ -83,8 +83,8 @@ _REASON_OF_HEAD: Final = {
 class MalformedHead(ValueError):
     """A request head that breaks RFC 9112, or that has more than one interpretation.
 
-    `code` is a key of `STATUS_OF`. `reason` is a code of `proxy.wire.audit_event.REASONS`; by default it is
-    the one that belongs to `code`.
+    `code` is a key of `STATUS_OF`. `reason` is a code of `proxy.wire.audit_event.REASONS`; the default is the
+    reason that belongs to `code`.
     """
 
     def __init__(self, message: str, code: str = "badRequest", reason: str = "") -> None:
@@ -98,27 +98,36 @@ class MalformedBody(ValueError):
 
 
 def blocked_by(rule_id: str) -> str:
-    """Return the message of a block by the rule `rule_id`. `default` is the verdict if no rule matches."""
+    """Return the message of a block by the rule `rule_id`.
+
+    The id `default` stands for the verdict if no rule matches.
+    """
     if rule_id == "default":
         return "Graphward blocked this request: no rule allows it (default)."
     return f"Graphward blocked this request by rule '{rule_id}'."
 
 
 def filter_failed(why: str) -> Refusal:
-    """Refuse the whole response, because it cannot be filtered. It is never passed on unfiltered."""
+    """Refuse an upstream response, because it cannot be filtered.
+
+    Such a response is never passed on unfiltered.
+    """
     return Refusal("filterFailed", f"The upstream's response can't be filtered: {why}.", "filterFailed")
 
 
 def item_not_found(reason: str) -> Refusal:
     """Refuse a request for an object that the filter does not keep, without revealing that it exists.
 
-    `reason` is the reason of the verdict.
+    `reason` is the reason of the rule's verdict.
     """
     return Refusal("itemNotFound", "The item was not found.", reason)
 
 
 def overloaded(message: str, *, close: bool = False) -> Refusal:
-    """Refuse early because of overload. Applications' libraries retry after any 503 with Retry-After."""
+    """Refuse a request early because of overload.
+
+    Applications' libraries retry after any 503 with Retry-After.
+    """
     return Refusal("notReady", message, "overloaded", retry_after=1, close=close)
 
 

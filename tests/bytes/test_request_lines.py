@@ -44,7 +44,7 @@ def refusal_of(line: bytes, *fields: bytes) -> tuple[str, str]:
         (b"GET HTTP/1.1", "no target"),
         (b"GET HTTP/x", "no target"),
         (b"", "an empty line"),
-        (b"GET /a HTTP/0.9", "HTTP/0.9 is not served"),
+        (b"GET /a HTTP/0.9", "the proxy does not support HTTP/0.9"),
         (b"GET /a HTTP/2.0", "the proxy does not support HTTP/2.0; use HTTP/1.1"),
         (b"GET /a HTTP/2", "the proxy does not support HTTP/2; use HTTP/1.1"),
         (b"GET http://p/a HTTP/3", "the proxy does not support HTTP/3; use HTTP/1.1"),

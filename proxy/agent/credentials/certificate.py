@@ -24,7 +24,7 @@ class Certificate:
 
 
 def is_certificate(value: str, content_type: str) -> bool:
-    """Return True for a certificate, even if it was stored without its content type.
+    """Return True if a secret is a certificate, even if it was stored without its content type.
 
     A certificate must never be sent out as if it were a client secret.
     """
@@ -32,7 +32,7 @@ def is_certificate(value: str, content_type: str) -> bool:
 
 
 def read_certificate(value: str, content_type: str) -> Certificate:
-    """Read a certificate with its private key.
+    """Read a certificate with its private key from the value of a secret.
 
     Raise ValueError with the fault, but without any part of the value.
     """
@@ -54,9 +54,10 @@ def read_certificate(value: str, content_type: str) -> Certificate:
 
 
 def _belongs(certificate: x509.Certificate, key: RSAPrivateKey) -> bool:
-    """Return True if the key belongs to the certificate.
+    """Return True if the private key belongs to the certificate.
 
-    An issuer's certificate can have a key of an unsupported kind. It is not needed, so that is not an error.
+    An issuer's certificate can have a key of an unsupported kind. The issuer's certificate is not needed, so
+    this is not an error.
     """
     try:
         return certificate.public_key() == key.public_key()

@@ -1,6 +1,6 @@
 """Upstream tokens from Azure's identity library: a client's proof goes in, a usable token comes out.
 
-Each token uses its own credential object, so that a token in a cache of the library is never returned.
+Each token request uses its own credential object, so that the library never returns a token from its cache.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _TOTAL_SECONDS: Final = 30.0
 
 
 class Entra:
-    """One client at its identity provider."""
+    """Client that requests upstream tokens from its identity provider."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Entra:
         )
 
     async def by_certificate(self, pem: bytes) -> UpstreamToken:
-        """Request a token with the private key and its certificate, in this order in `pem`."""
+        """Request a token with a private key and its certificate, which `pem` contains in this order."""
         return await self._token(
             CertificateCredential(self._tenant_id, self._client_id, certificate_data=pem, **self._options)
         )
@@ -77,15 +77,15 @@ class Entra:
 
 
 def usable(found: AccessTokenInfo, giver: str) -> UpstreamToken:
-    """Return the token, or raise CredentialError if it can't be used."""
+    """Return the found token, or raise CredentialError if the token can't be used."""
     check_token(giver, found.token, found.token_type, found.expires_on - time.time())
     return UpstreamToken(found.token, float(found.expires_on))
 
 
 def _check(response: PipelineResponse[HttpRequest, AsyncHttpResponse]) -> None:
-    """Check a response before the library reads it.
+    """Check a token response before the Azure library reads it.
 
-    The library accepts more responses, and its errors quote more of them.
+    The Azure library accepts more responses than the proxy does, and its errors quote more of them.
     """
     given = response.http_response
     check_response(given.status_code, given.headers.get("Retry-After"), given.content, time.time())

@@ -1,4 +1,4 @@
-"""Provider that exchanges a client secret from settings or environment at the identity provider."""
+"""Provider that gets upstream tokens for a client secret from the settings or the environment."""
 
 from proxy.agent.credentials.entra import Entra
 from proxy.agent.credentials.provider import UpstreamToken

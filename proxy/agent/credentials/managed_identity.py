@@ -1,4 +1,7 @@
-"""Providers that use this machine's managed identity: its own token, or one that proves an application."""
+"""Providers that use this machine's managed identity.
+
+One provider returns the identity's own token, the other a token of an application that trusts the identity.
+"""
 
 import aiohttp
 

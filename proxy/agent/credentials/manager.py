@@ -1,6 +1,7 @@
 """Keep a valid upstream token of one identity for all workers.
 
-The manager replaces a token ahead of its end, fetches one at a time, and never hands out an expired token.
+The manager replaces a token ahead of its end, fetches one token at a time, and never hands out an expired
+token.
 """
 
 import asyncio
@@ -66,15 +67,18 @@ class CredentialManager:
 
     @property
     def tried(self) -> bool:
-        """Return True if an attempt has ended, so that `current` is meaningful."""
+        """Return True if an attempt to fetch a token has ended, so that `current` is meaningful."""
         return self._tried.is_set()
 
     async def first_attempt(self) -> None:
-        """Wait until an attempt has ended."""
+        """Wait until an attempt to fetch a token has ended."""
         await self._tried.wait()
 
     def current(self) -> ActiveUpstreamToken | UpstreamTokenUnavailable:
-        """Return the message for a worker. It never contains an expired token."""
+        """Return the message for a worker: the upstream token, or the reason why there is none.
+
+        The message never contains an expired token.
+        """
         token = self._token
         left = self._seconds_left()
         if token is not None and left > 0:
@@ -116,7 +120,7 @@ class CredentialManager:
                 self._tell()
 
     def _seconds_left(self) -> float:
-        """Return the seconds to the token's end, by the clock that shows fewer."""
+        """Return the seconds to the token's end, by the clock that shows fewer seconds."""
         if self._token is None:
             return 0.0
         return min(self._token.expires_at - self._clock(), self._ends_at - time.monotonic())

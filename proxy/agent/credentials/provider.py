@@ -16,13 +16,13 @@ class UpstreamToken:
 
 
 class CredentialError(AttemptFailed):
-    """No token could be fetched."""
+    """Error because no upstream token could be fetched."""
 
 
 class CredentialProvider(Protocol):
     async def fetch(self, *, refused: bool = False) -> UpstreamToken:
         """Return a token that was valid when it was issued.
 
-        Raise CredentialError if there is none. `refused` means that the upstream refused the last token. The
-        credential that bought it may then be outdated too.
+        Raise CredentialError if no token could be fetched. `refused` means that the upstream refused the last
+        token. The credential that obtained this token may then be outdated too.
         """

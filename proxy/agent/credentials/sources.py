@@ -28,7 +28,7 @@ async def open_providers(
     secrets: Mapping[str, HeldSecret],
     stack: contextlib.AsyncExitStack,
 ) -> dict[str, CredentialProvider]:
-    """Return the provider of each identity, by its name."""
+    """Return the token provider of each identity, by the name of the identity."""
     identities = settings.credentials.every_identity
     if settings.credentials.provider == "static":
         return {each.name: StaticProvider(each.access_token) for each in identities}
@@ -39,9 +39,10 @@ async def open_providers(
 def _provider(
     settings: Settings, identity: IdentitySettings, secret: HeldSecret | None, session: aiohttp.ClientSession
 ) -> CredentialProvider:
-    """Return the provider of one identity.
+    """Return the token provider of one identity.
 
-    Azure's SDK is imported only here, because the import is slow and a static token does not need it.
+    Azure's SDK is imported only in this function, because the import is slow and a static token does not need
+    it.
     """
     credentials = settings.credentials
     if credentials.provider == "managed-identity":
@@ -129,7 +130,7 @@ def upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
 
 
 def certificate_end(secret: VaultSecret) -> float:
-    """Return when the certificate in a secret ends; infinity without a readable certificate."""
+    """Return when the certificate in a secret ends; infinity if the secret has no readable certificate."""
     from proxy.agent.credentials.certificate import is_certificate, read_certificate
 
     if not is_certificate(secret.value, secret.content_type):

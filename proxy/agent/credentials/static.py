@@ -1,4 +1,4 @@
-"""Provider of the token in the settings, for tests."""
+"""Provider of the fixed upstream token in the settings, for tests."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Pure check of the response of an identity provider's token endpoint: why it is not a usable token."""
+"""Pure check of an identity provider's token response: the reason why it has no usable token."""
 
 import re
 from typing import Final
@@ -61,7 +61,7 @@ class ClientRefused(CredentialError):
 
 
 def check_response(status: int, pause: str | None, body: bytes, now: float) -> None:
-    """Raise CredentialError unless the response holds a token that can be used."""
+    """Raise CredentialError unless the token response contains a usable token."""
     if status != 200:
         raise _refusal(status, pause, body, now)
     try:
@@ -86,14 +86,14 @@ def check_token(giver: str, token: str, token_type: str, life: float) -> None:
 
 
 def _lifetime(expires_in: float | str) -> float:
-    """Return a lifetime in seconds, which some identity providers send as text; 0 if it is not a number."""
+    """Return a token's lifetime in seconds, even if it was sent as text; 0 if it is not a number."""
     if isinstance(expires_in, str):
         return float(expires_in) if _DIGITS.fullmatch(expires_in) else 0.0
     return expires_in
 
 
 def _refusal(status: int, pause: str | None, body: bytes, now: float) -> CredentialError:
-    """Describe a refusal by its codes, never by its description, which quotes the request."""
+    """Describe a refusal by its error codes, never by its description, which quotes the request."""
     asked = min(retry_after(pause, now) or 0.0, _LONGEST_PAUSE)
     try:
         error = msgspec.json.decode(readable(body), type=_Error)

@@ -1,8 +1,8 @@
 """States of a client connection.
 
-IDLE ──> HEAD ──> BODY ──> WAITING ──> IDLE      the response ends after the request
-                  BODY ──> DISCARD ──> IDLE      the response ends before the request's body
-any ──> CLOSING
+    IDLE ──> HEAD ──> BODY ──> WAITING ──> IDLE      the response ends after the request
+                      BODY ──> DISCARD ──> IDLE      the response ends before the request's body
+    any ──> CLOSING
 
 A head that arrives in one piece leads from IDLE to BODY or, without a body, to WAITING. A refused head leads
 to the state DISCARD. DISCARD leads to CLOSING if the response said that no other response follows.

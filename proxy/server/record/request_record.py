@@ -1,4 +1,4 @@
-"""Collect the audit event of one request during the request, and write it to the spool."""
+"""Collect the audit event of one request while it is served, and write the event to the spool."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _clock: Final = time.perf_counter  # Final, so that compiled code needs no look-
 def pending_event_of_refused(context: Context, received: bytes, peer: str) -> PendingEvent:
     """Return the pending event of a request whose head is refused or incomplete.
 
-    Its caller is None unless the bytes `received` contain a proxy token.
+    The caller of the event is None unless the bytes `received` contain a proxy token.
     """
     head = read_refused_head(received)
     context.requests += 1
@@ -82,7 +82,7 @@ def pending_event_of_refused(context: Context, received: bytes, peer: str) -> Pe
 
 
 class PendingEvent:
-    """Facts known so far of one request. `write` makes them an event, once."""
+    """Facts that are known so far about one request. `write` turns these facts into an audit event, once."""
 
     __slots__ = (
         "caller",
@@ -182,7 +182,10 @@ class PendingEvent:
 
     @property
     def record_bytes(self) -> int:
-        """Approximate size of its record in bytes. It depends mostly on the texts of the application."""
+        """Approximate size of the record of this event in bytes.
+
+        The size depends mostly on the texts of the application.
+        """
         own = len(self.path) + len(self.query or "") + len(self.client_request_id or b"")
         return min(_RECORD_BYTES + own, MAX_RECORD)
 
@@ -196,7 +199,7 @@ class PendingEvent:
         return None if value is None else value.decode("latin-1")
 
     def take(self, decision: Decision) -> None:
-        """Store the decision of the policy. Raise Refusal if it is a block."""
+        """Store the decision of the policy in the event. Raise Refusal if the decision is a block."""
         self.verdict = decision.verdict
         self.rule_id = decision.rule_id
         self.logged_rule_ids = decision.logged_rule_ids
@@ -212,10 +215,10 @@ class PendingEvent:
         self.verdict, self.rule_id, self.several_rule_ids = "block", None, ()
 
     def write(self, context: Context) -> bool:
-        """Write the event to the spool. Return False if the spool has no room.
+        """Write the audit event to the spool. Return False if the spool has no room for the event.
 
-        Without the event, the response must not be completed. A request of an unknown caller has no event. It
-        is counted and logged where this was found.
+        Without the event, the response must not be completed. A request of an unknown caller has no event.
+        Such a request is counted and logged where its caller was found to be unknown.
         """
         if self.written:
             return True
