@@ -227,7 +227,7 @@ class AgentApi:
     async def _note(self, key: bytes, request: web.Request) -> None:
         use = await self._store.note_key_use(key, request.remote or "")
         if use is not None and use.was_retired:
-            _log.warning("proxy %s was retired and sent a request: it is in the fleet again", use.proxy)
+            _log.warning("retired proxy %s sent a request and is in the fleet again", use.proxy)
 
     async def _proxy(self, request: web.Request) -> ProxyCredentials:
         api_key = once(request, API_KEY_HEADER)
@@ -317,7 +317,7 @@ class AgentApi:
         metrics = _parse_report(signed.body, Metrics)
         if "\0" in metrics.window_start:
             raise Refused(
-                "invalidPayload", "windowStart contains a NUL character, which databases can't store"
+                "invalidPayload", "windowStart: contains a NUL character, which databases can't store"
             )
         await self._store.add_metrics(signed.proxy.proxy_id, metrics.window_start, signed.body.decode())
         return json_response(ReportResponse("ok"))
@@ -339,7 +339,8 @@ class AgentApi:
             return self._duplicate(signed, batch_id, outcome)
         if outcome.content_differs:
             _log.error(
-                "proxy %s reused event ids in batch %r for other content: these events are not stored",
+                "proxy %s reused event ids in batch %r for other content: the events with these ids were not "
+                "stored",
                 *(signed.proxy.proxy_id, batch_id),
             )
         self._counts.outcome("stored").inc()
@@ -351,8 +352,8 @@ class AgentApi:
         if outcome.content_differs:
             response = msgspec.structs.replace(response, content_differs=True)
             _log.error(
-                "proxy %s reused batch id %r for other events: they are not stored; a proxy of this "
-                "release sends them again under a new id",
+                "proxy %s reused batch id %r for other events, which were not stored; a proxy of this "
+                "release sends these events again under a new batch id",
                 *(signed.proxy.proxy_id, batch_id),
             )
         self._counts.outcome("reused" if outcome.content_differs else "duplicate").inc()
@@ -373,7 +374,9 @@ class AgentApi:
             raise Refused("batchExpired")
         if isinstance(outcome, Limited):
             wait = outcome.retry_after_seconds
-            raise Refused("rateLimited", f"the next batch is accepted in {wait} s", Retry_After=str(wait))
+            raise Refused(
+                "rateLimited", f"the next batch of events is accepted in {wait} s", Retry_After=str(wait)
+            )
         return batch_id, outcome
 
 
@@ -428,7 +431,8 @@ def _parse_report(body: bytes, cls: type[T]) -> T:
         content = orjson.loads(body)
         if body.count(b"[") + body.count(b"{") > _MOST_LEVELS and _is_deeper(content, _MOST_LEVELS):
             raise Refused(
-                "invalidPayload", f"a report must not be nested more than {_MOST_LEVELS} levels deep"
+                "invalidPayload",
+                f"the JSON of a report must not be nested more than {_MOST_LEVELS} levels deep",
             )
         report = msgspec.json.decode(body, type=cls)
     except msgspec.ValidationError as error:
@@ -436,7 +440,9 @@ def _parse_report(body: bytes, cls: type[T]) -> T:
     except ValueError:
         raise Refused("invalidPayload", "the body must be one JSON object in UTF-8") from None
     if found := sorted(_OF_OTHER_ENDPOINTS[cls] & content.keys()):
-        raise Refused("invalidPayload", f"{found[0]} is a member of another endpoint's body")
+        raise Refused(
+            "invalidPayload", f"{found[0]}: this JSON member belongs to a report of another endpoint"
+        )
     return report
 
 

@@ -131,9 +131,9 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
         _log.warning("%s: %s", key, what)
     for address in settings.metrics.listen:
         if not address.is_loopback:
-            _log.warning("Metrics.Listen: other hosts can reach %s, which has no sign-in", address)
+            _log.warning("Metrics.Listen: other hosts can read the metrics at %s without sign-in", address)
     async with running(settings, clock) as addresses:
-        _log.info("version %s, listening on %s", __version__, ", ".join(addresses.agent_api))
+        _log.info("control plane %s, agent API listening on %s", __version__, ", ".join(addresses.agent_api))
         if addresses.console:
             _log.info("console and admin API on %s", ", ".join(addresses.console))
         _let_collector_rest()

@@ -167,7 +167,10 @@ class IndexWriter:
             try:
                 count, last = await self._write_next()
             except IndexMovedError as moved:
-                log.warning("events are written again from the index's position: %s", moved)
+                log.warning(
+                    "writing events to the search index again, from the position that the index has: %s",
+                    moved,
+                )
                 name, self._position = await self._index.outbox_name(), moved.reached
                 continue
             if not count:
@@ -198,7 +201,10 @@ class IndexWriter:
             try:
                 await index.write_range(events, given)
             except IndexMovedError as moved:
-                log.warning("events are written again from the index's position: %s", moved)
+                log.warning(
+                    "writing events to the search index again, from the position that the index has: %s",
+                    moved,
+                )
                 await self._store.go_back(name, moved.reached)
                 continue
             await self._store.finish(name, given)
@@ -220,7 +226,7 @@ class IndexWriter:
                 await self._index.write_parsed(parsed, self._position)
             except (ValueError, TypeError, OverflowError, RecursionError) as error:
                 log.warning(
-                    "events are read from the store again, because the index rejected their parsed form: %s",
+                    "reading events from the store again, because the index rejected their parsed form: %s",
                     error,
                 )
             else:
@@ -241,7 +247,8 @@ class IndexWriter:
             self.left_out += len(positions)
             log.error(
                 "organisation %s: the block of events at positions %d to %d is damaged and omitted from the"
-                " index: verify the chain of the organisation", org_id, positions[0], positions[-1],
+                " search index: verify the audit chain of the organisation",
+                org_id, positions[0], positions[-1],
             )  # fmt: skip
 
     def _next_parsed(self) -> list[Parsed]:
@@ -266,10 +273,14 @@ class IndexWriter:
             await self._index.write(events, self._position)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             if len(events) == 1:
-                log.exception("event at position %d is omitted from the index", events[0].position)
+                log.exception("event at position %d is omitted from the search index", events[0].position)
                 self.left_out += 1
                 return
-            log.warning("%d events are split into two halves and written again: %s", len(events), error)
+            log.warning(
+                "the index rejected %d events together, so each half is written separately: %s",
+                len(events),
+                error,
+            )
             middle = len(events) // 2
             await self._write(events[:middle])
             await self._write(events[middle:])
@@ -279,7 +290,7 @@ class IndexWriter:
         unexpected = not isinstance(error, IndexUnavailableError)
         waiting = f", at least {self.lag} events wait" if self.lag else ""  # 0 may also mean: not counted yet
         log.warning(
-            "no events indexed%s, next try within %.1f s: %s",
+            "search index: no events were indexed%s, next try within %.1f s: %s",
             waiting, pause, self.problem, exc_info=unexpected,
         )  # fmt: skip
 
@@ -292,7 +303,7 @@ class IndexWriter:
 
     def _recovered(self) -> None:
         if self.problem is not None:
-            log.info("events are indexed again")
+            log.info("search index: events are indexed again")
             self.problem = None
 
 

@@ -125,7 +125,7 @@ def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch,
         raise MixedOrganisations
     times = [milliseconds(event.time) for event in batch.events]
     if min(times) < EARLIEST_MS or max(times) > LATEST_MS:
-        raise InvalidBatch("the time of an event is outside the years of UTC")
+        raise InvalidBatch("the time of an event is outside the years 1 to 9999 in UTC")
     is_forged = any(event.proxy_id not in (None, proxy_id) for event in batch.events)
     marks = [implausible(time_ms, received_ms) for time_ms in times]
     is_marked = any(marks)
@@ -206,7 +206,7 @@ def _dumped(event: dict[str, object]) -> bytes:
     try:
         return orjson.dumps(event)
     except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes.
-        raise InvalidBatch("an event is nested too deeply") from None
+        raise InvalidBatch("the JSON of an event is nested too deeply") from None
 
 
 def _decode(body: bytes) -> _KnownBatch | Batch:

@@ -39,7 +39,7 @@ async def begin_chain(vault: Vault, store: Store) -> None:
             adopted += events
             if time.monotonic() - said >= _SAY_EVERY_SECONDS:
                 said = time.monotonic()
-                _log.info("audit chain: %d events of an earlier release chained so far", adopted)
+                _log.info("audit chain: %d events of an earlier release were added so far", adopted)
     await note_chained(vault, store)
     _log.info("audit chain: started, with %d events of an earlier release", adopted)
 
@@ -65,7 +65,9 @@ class Walk:
 async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> AsyncGenerator[Walk]:
     """Verify the organisation's chain, from the known link on if its number is known."""
     if await store.has_master_key() and await opened_check(vault, store) != CHAINED:
-        raise StoreError("events of an earlier release are not chained yet: start the control plane once")
+        raise StoreError(
+            "the audit chain lacks the events of an earlier release: start the control plane once"
+        )
     key = chain_key(vault)
     head = await store.chain_head(org_id)
     last = 0 if head is None else head.newest.record.number

@@ -19,11 +19,11 @@ async def lead(peers: Peers, start: Callable[[], Sequence[asyncio.Task[None]]]) 
     """Start the jobs when this control plane becomes the leader, and cancel them when it is no longer."""
     while True:
         await peers.until_leading()
-        _log.info("this control plane leads: it runs the search index and retention")
+        _log.info("this control plane is the leader: it writes the search index and runs retention")
         jobs = start()
         try:
             await peers.until_not_leading()
-            _log.warning("this control plane no longer leads")
+            _log.warning("this control plane is no longer the leader")
         finally:
             for job in jobs:
                 job.cancel()

@@ -67,12 +67,12 @@ class LiveTail:
         if self._is_closed:
             raise TooManyListeners("the control plane is stopping")
         if len(self._listeners) >= MOST_LISTENERS:
-            raise TooManyListeners(f"{MOST_LISTENERS} listeners already follow events")
+            raise TooManyListeners(f"{MOST_LISTENERS} live tails are open, and no more are allowed")
         if sum(listener.who == who for listener in self._listeners) >= MOST_OF_ONE:
-            raise TooManyListeners(f"{who} already has {MOST_OF_ONE} listeners")
+            raise TooManyListeners(f"{who} has {MOST_OF_ONE} live tails open, and no more are allowed")
         if org_ids is not None and self._listening_to(org_ids) >= MOST_OF_THE_SAME:
             raise TooManyListeners(
-                f"{MOST_OF_THE_SAME} listeners already follow events of the same organisations"
+                f"{MOST_OF_THE_SAME} live tails of the same organisations are open, and no more are allowed"
             )
         listener = Listener(self, who, wanted, org_ids)
         self._listeners.add(listener)

@@ -51,7 +51,10 @@ class Presence:
         try:
             await self._store.remove_instance(self._instance.instance_id)
         except StoreError as error:
-            _log.warning("the other control planes detect the stop of this one only after a delay: %s", error)
+            _log.warning(
+                "other control planes will detect only after a delay that this control plane stopped: %s",
+                error,
+            )
 
     async def _note(self) -> None:
         self._noting = asyncio.create_task(self._write())

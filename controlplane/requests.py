@@ -69,9 +69,11 @@ async def read_body(
             async with asyncio.timeout(timeout_seconds):
                 body = await _arriving(request, cap, too_large)
     except TimeoutError:
-        raise Refused("requestTimeout", f"the body must arrive within {timeout_seconds:g} s") from None
+        raise Refused(
+            "requestTimeout", f"the request body must arrive within {timeout_seconds:g} s"
+        ) from None
     except (HttpProcessingError, web.RequestPayloadError):
-        raise Refused("invalidPayload", "the framing of the body is invalid") from None
+        raise Refused("invalidPayload", "the HTTP framing of the request body is invalid") from None
     if len(body) > cap:
         raise too_large()
     return body

@@ -110,7 +110,9 @@ class Retention:
                 purged += await _in_steps(partial(self._store.purge_events, org.org_id, before_ms))
             except Exception as error:
                 problem = f"{org.name}: {str(error) or type(error).__name__}"
-                _log.exception("retention: %s: could not purge events; will try again", org.name)
+                _log.exception(
+                    "retention: could not purge the events of organisation %s; will try again", org.name
+                )
         await _in_steps(partial(self._store.purge_batches, min(now_ms, self._clock.steady_ms())))
         await _in_steps(partial(self._store.purge_record, now_ms - _RECORD_MS))
         await self._store.purge_usage(day_of(now_ms) - KEPT_DAYS)
@@ -137,9 +139,8 @@ class Retention:
             least_ms = before_ms - sink.hold_days * _DAY_MS
             if lacking_ms < least_ms:
                 _log.error(
-                    "retention: %s: purging events that sink %s does not have, because they are %d "
-                    "days past their"
-                    " retention", org.name, sink.name, sink.hold_days,
+                    "retention: organisation %s: purging events that sink %s does not have, because the "
+                    "events are %d days past their retention", org.name, sink.name, sink.hold_days,
                 )  # fmt: skip
             held_ms = min(held_ms, max(lacking_ms, least_ms))
         return held_ms
@@ -156,7 +157,7 @@ class Retention:
     async def _correct_receipts(self, org: Org, now_ms: int) -> None:
         if corrected := await self._store.correct_receipts(org.org_id, now_ms):
             _log.warning(
-                "%s: %d blocks of events have a receipt time in the future: counted as"
+                "organisation %s: %d blocks of events have a receipt time in the future, and count as"
                 " received now", org.name, corrected,
             )  # fmt: skip
 

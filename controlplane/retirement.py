@@ -29,7 +29,7 @@ class Retirement:
             try:
                 await self.retire()
             except Exception:
-                _log.exception("retirement: failed; will try again")
+                _log.exception("retirement: could not retire silent proxies; will try again")
 
     async def retire(self) -> int:
         """Retire proxies by the time on which this host's clock and other clocks agree."""
@@ -39,7 +39,7 @@ class Retirement:
             retired += count
         if retired:
             _log.info(
-                "retirement: retired %d proxies that were silent for the time in their enrolment token",
+                "retirement: retired %d proxies that were silent longer than their enrolment token allows",
                 retired,
             )
         return retired

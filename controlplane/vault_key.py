@@ -46,4 +46,6 @@ async def read_vault_key(settings: SecretsSettings, egress: Egress) -> VaultKey:
         return VaultKey(key_of(secret.value), secret.version, secret.expires_at)
     except ValueError as error:
         what = f"{settings.key_source}, version {secret.version}: {error}"
-        raise MasterKeyError(f"{what}: store the key of this store as its newest version") from None
+        raise MasterKeyError(
+            f"{what}: store this store's master key as the newest version of the secret"
+        ) from None

@@ -203,9 +203,11 @@ def read_manifest(body: bytes) -> Manifest:
     if not unpack.eof or unpack.unused_data:
         raise NotAnArchive("the manifest is truncated or has trailing data")
     if manifest.format != FORM:
-        raise NotAnArchive(f"the manifest has the format {manifest.format!r}: use a release that reads it")
+        raise NotAnArchive(
+            f"the manifest has the format {manifest.format!r}: use a release that supports this format"
+        )
     if not manifest.links:
-        raise NotAnArchive("the manifest has no links")
+        raise NotAnArchive("the manifest has no links of the audit chain")
     return manifest
 
 
@@ -220,13 +222,13 @@ def each_line(body: bytes) -> Iterator[bytes]:
         try:
             piece = unpack.decompress(data, _PIECE)
         except zlib.error as error:
-            raise NotAnArchive(f"the events can't be decompressed: {error}") from None
+            raise NotAnArchive(f"the events object of the archive can't be decompressed: {error}") from None
         data = unpack.unconsumed_tail
         if not piece and not data and not unpack.eof:
-            raise NotAnArchive("the object of events is truncated")
+            raise NotAnArchive("the events object of the archive is truncated")
         *lines, rest = (rest + piece).split(b"\n")
         yield from lines
         if len(rest) > _LONGEST_LINE:
-            raise NotAnArchive("the object of events has a line that can't be an event")
+            raise NotAnArchive("the events object of the archive has a line that is too long for an event")
     if rest or unpack.unused_data:
-        raise NotAnArchive("the object of events has data after its last line")
+        raise NotAnArchive("the events object of the archive has data after its last line")

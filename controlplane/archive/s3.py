@@ -133,7 +133,9 @@ class S3Objects:
             frozen = self._found().get_frozen_credentials()
             S3SigV4Auth(frozen, "s3", self._bucket.region).add_auth(request)
         except BotoCoreError as error:
-            raise StorageUnavailable(f"no credentials for S3: {' '.join(str(error).split())}") from None
+            raise StorageUnavailable(
+                f"can't be used without credentials for S3: {' '.join(str(error).split())}"
+            ) from None
         return {name: _plain(value) for name, value in request.headers.items()}
 
     def _found(self) -> Credentials:
@@ -146,7 +148,7 @@ class S3Objects:
                 self._credentials = self._aws.get_credentials()
         if self._credentials is None:
             where = "give AccessKeyId and SecretAccessKey, or an identity of the machine"
-            raise StorageUnavailable(f"no credentials for S3 were found: {where}")
+            raise StorageUnavailable(f"can't be used, because no credentials for S3 were found: {where}")
         return self._credentials
 
 

@@ -208,7 +208,7 @@ async def _verify_object(archive: ObjectReader, walk: _Walk, stem: str) -> set[s
             events += _verify_block(walk, archived, lines, is_new=number > walk.number)
         _look_for_known(walk, number, link)
     if next(lines, None) is not None:
-        raise _Wrong("the object has more events than the chain records")
+        raise _Wrong("the events object has more events than the chain records")
     _join(walk, manifest, made, events)
     return set() if manifest.events is None else {stem + EVENTS_SUFFIX}
 
@@ -216,21 +216,24 @@ async def _verify_object(archive: ObjectReader, walk: _Walk, stem: str) -> set[s
 def _verify_place(walk: _Walk, manifest: Manifest, stem: str) -> None:
     name = stem.rpartition("/")[2]
     if manifest.org_id != walk.org_id:
-        raise _Wrong(f"the manifest belongs to organisation {manifest.org_id}")
+        raise _Wrong(f"the manifest belongs to organisation {manifest.org_id}, not to {walk.org_id}")
     if name != f"{manifest.first_position:020d}-{manifest.last_position:020d}":
-        raise _Wrong("the manifest belongs to another range")
+        raise _Wrong("the manifest belongs to a range that differs from its name")
     if len(manifest.previous_link) != 2 * DIGEST_BYTES or not _is_hex(manifest.previous_link):
-        raise _Wrong("the link before the first one is not a digest")
+        raise _Wrong("previousLink of the manifest is not a SHA-256 digest in hex digits")
     if manifest.previous_number == 0 and manifest.previous_link != BEFORE_THE_FIRST.hex():
-        raise _Wrong("the first link does not begin a chain", 1)
+        raise _Wrong("the first link of the manifest does not begin an audit chain", 1)
     if walk.objects == 0:
         return
     if manifest.previous_number > walk.number:
         text = f"the archive has no links from {walk.number + 1} to {manifest.previous_number}"
-        raise _Wrong(f"{text}: an object before this one is missing", walk.number + 1)
+        raise _Wrong(f"{text}: an earlier object is missing", walk.number + 1)
     kept = walk.links.get(manifest.previous_number)
     if kept is None or kept.hex() != manifest.previous_link:
-        raise _Wrong("the range does not follow the chain of the ranges before it", manifest.previous_number)
+        raise _Wrong(
+            "the chain of this range does not continue the chain of the earlier ranges",
+            manifest.previous_number,
+        )
 
 
 def _is_hex(text: str) -> bool:
@@ -246,23 +249,27 @@ async def _events_of(archive: ObjectReader, manifest: Manifest, stem: str) -> by
     try:
         body = await archive.read(stem + EVENTS_SUFFIX)
     except KeyError:
-        raise _Wrong("the object with the events is missing", None, manifest.first_position) from None
+        raise _Wrong(
+            "the events object that the manifest names is missing", None, manifest.first_position
+        ) from None
     if sha256(body).hexdigest() != said.sha256:
         raise _Wrong(
-            "the object with the events is not the one of the manifest", None, manifest.first_position
+            "the events object does not match its digest in the manifest", None, manifest.first_position
         )
     return body
 
 
 def _verify_link(org_id: str, archived: ArchivedLink, number: int, previous: bytes) -> bytes:
     if archived.number != number:
-        raise _Wrong(f"found link {archived.number} instead of link {number}", number)
+        raise _Wrong(f"found chain link {archived.number} instead of link {number}", number)
     try:
         made = make_link(previous, archived.record(org_id))
     except ValueError:
-        raise _Wrong("the link has a digest that is not hex digits", number, archived.position) from None
+        raise _Wrong(
+            "the chain link has a digest that is not hex digits", number, archived.position
+        ) from None
     if made.hex() != archived.link:
-        raise _Wrong("the content of the link is not what was hashed", number, archived.position)
+        raise _Wrong("the content of the chain link does not match its digest", number, archived.position)
     return made
 
 
@@ -279,10 +286,18 @@ def _verify_block(walk: _Walk, archived: ArchivedLink, lines: Iterator[bytes], *
             continue
         line = next(lines, None)
         if line is None:
-            raise _Wrong("an event is gone", archived.number, archived.position + at)
+            raise _Wrong(
+                "an event of the block is missing in the events object",
+                archived.number,
+                archived.position + at,
+            )
         digests.append(sha256(_as_it_came(archived, at, line)).digest())
     if content_of(b"".join(digests)).hex() != archived.content:
-        raise _Wrong("an event of the block is not what was stored", archived.number, archived.position)
+        raise _Wrong(
+            "an event of the block does not match the digest in the chain link",
+            archived.number,
+            archived.position,
+        )
     absent = {at for at in archived.absent if 0 <= at < archived.count}
     if not is_new:
         return 0  # an earlier range has these events
@@ -294,7 +309,9 @@ def _verify_block(walk: _Walk, archived: ArchivedLink, lines: Iterator[bytes], *
 def _absent_digest(archived: ArchivedLink, at: int) -> bytes:
     text = archived.absent[at]
     if len(text) != 2 * DIGEST_BYTES or not _is_hex(text):
-        raise _Wrong("the digest of an absent event is missing", archived.number, archived.position + at)
+        raise _Wrong(
+            "the manifest has no valid digest of an absent event", archived.number, archived.position + at
+        )
     return bytes.fromhex(text)
 
 
@@ -307,7 +324,11 @@ def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
     except ValueError:
         event = b""
     if line_of(event) != line + b"\n":
-        raise _Wrong("the line is not the event as it was received", archived.number, archived.position + at)
+        raise _Wrong(
+            "a line of the events object is not the event as it was received",
+            archived.number,
+            archived.position + at,
+        )
     return event
 
 
@@ -316,7 +337,9 @@ def _note_purge(walk: _Walk, archived: ArchivedLink) -> None:
     try:
         gone = set(_decode_purged(bytes.fromhex(archived.content)).gone)
     except ValueError:
-        raise _Wrong("the link of a purge can't be read", archived.number, archived.position) from None
+        raise _Wrong(
+            "the chain link that records a purge can't be read", archived.number, archived.position
+        ) from None
     absent = walk.absent.get(archived.position, set())
     walk.purged += len(absent & gone)
     absent -= gone
@@ -339,7 +362,7 @@ def _join(walk: _Walk, manifest: Manifest, made: Mapping[int, bytes], events: in
     """
     for number, link in made.items():
         if walk.links.get(number, link) != link:
-            raise _Wrong("two ranges have different links with the same number", number)
+            raise _Wrong("two ranges of the archive have different chain links with the same number", number)
     known = walk.number if walk.objects else -1
     walk.links = {number: link for number, link in walk.links.items() if number >= manifest.previous_number}
     walk.links.update(made)

@@ -64,7 +64,9 @@ class ArchiveWriter:
         while (at := links[-1].number if links else span.after) < span.upto:
             step = await self._store.chained_blocks(org_id, LinkSpan(at, span.upto))
             if not step:
-                raise StoreError(f"organisation {org_id}: the chain has no link after {at}: verify it")
+                raise StoreError(
+                    f"organisation {org_id}: the audit chain has no link after link {at}: verify the chain"
+                )
             await asyncio.to_thread(_add, step, writer, links)
         blocks = [link for link in links if link.kind != "purge"]
         first, last = blocks[0], blocks[-1]

@@ -39,7 +39,7 @@ async def search(context: OperationContext, actor: Actor, request: SearchEvents)
     try:
         cursor = None if request.cursor is None else cursors.read(request.cursor)
     except ValueError:
-        raise InvalidRequest("cursor: this cursor was not made by this index") from None
+        raise InvalidRequest("cursor: this page cursor was not made by this search index") from None
     query = await query_of(context, actor, request, request.limit, cursor)
     page = await ask_index(context, actor, lambda index: index.search(query))
     following = None if page.next is None else cursors.write(page.next)

@@ -187,7 +187,9 @@ class ClickHouseIndex:
                 f"the table {TABLE} belongs to another program: set another database in SearchIndex.Url"
             )
         if int(found[1]) != FORMAT:
-            raise self._unavailable(f"another release uses it (format {found[1]}, this one's is {FORMAT})")
+            raise self._unavailable(
+                f"the table has format {found[1]} of another release, and this release uses format {FORMAT}"
+            )
         return found[2]
 
     # -- writing --
@@ -222,13 +224,15 @@ class ClickHouseIndex:
             raise
         if await self.outbox_name() != known:
             raise IndexUnavailableError(
-                f"{self._where}: the table was made again, and is filled from the start"
+                f"{self._where}: the table was created again, and is filled from the first event"
             )
         if self._is_checked or not after:
             return
         reached = await self._reached(after)
         if reached < after:
-            raise IndexMovedError(f"{self._where}: it has events up to {reached}, not {after}", reached)
+            raise IndexMovedError(
+                f"{self._where}: the index has events up to position {reached}, not {after}", reached
+            )
         self._is_checked = True
 
     async def _reached(self, after: int) -> int:
@@ -348,7 +352,9 @@ class ClickHouseIndex:
         for from_ms in reversed(spans):
             with suppress(_TooLongError):
                 return await rows_of(replace(query, from_ms=from_ms)), (from_ms, 0)
-        raise self._unavailable("an hour of events takes too long: give an app, a path or a shorter time")
+        raise self._unavailable(
+            "searching one hour of events takes too long: give an app, a path or a shorter time"
+        )
 
     async def _bodies(self, keys: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
         """Return the texts of events.
@@ -406,7 +412,9 @@ class ClickHouseIndex:
             buckets = await self._buckets(every, values, interval_ms, seconds=_HISTOGRAM_SECONDS)
             return Histogram(buckets, complete=True)
         except _TooLongError:
-            log.info("a histogram took more than %.0f s and has only the newest events", _HISTOGRAM_SECONDS)
+            log.info(
+                "a histogram took more than %.0f s and counts only the newest events", _HISTOGRAM_SECONDS
+            )
 
         async def newest_of(narrowed: SearchQuery) -> tuple[tuple[int, int], ...]:
             return await self._buckets(*_newest("time", narrowed), interval_ms)

@@ -39,12 +39,12 @@ def read_document(event: Event) -> Document:
     try:
         content = orjson.loads(event.body)
     except orjson.JSONDecodeError as error:
-        raise UnsearchableError(f"not JSON: {error}") from error
+        raise UnsearchableError(f"the event is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise UnsearchableError("not a JSON object")
+        raise UnsearchableError("the event is not a JSON object")
     event_id = content.get("id")
     if not isinstance(event_id, str) or not event_id:
-        raise UnsearchableError("no id")
+        raise UnsearchableError("the event has no id")
     values: dict[str, Value] = {}
     for key, name, kind in _READ:
         given = content.get(key)

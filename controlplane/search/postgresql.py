@@ -151,7 +151,9 @@ class PostgresIndex:
 
 class _AnotherIndexError(IndexMovedError):
     def __init__(self, incarnation: str, reached: int) -> None:
-        super().__init__(f"search index: it was made again and has events up to {reached}", reached)
+        super().__init__(
+            f"the search index was created again and has events up to position {reached}", reached
+        )
         self.incarnation = incarnation
 
 
@@ -197,12 +199,14 @@ def _write(known: str | None, events: Sequence[Event], after: int, raw: Connecti
     """
     state = rows(raw, f"SELECT format, incarnation, reached FROM {STATE} FOR UPDATE")
     if not state or state[0][0] != FORMAT:
-        raise IndexUnavailableError("search index: another release uses it")
+        raise IndexUnavailableError("the search index belongs to another release of the control plane")
     _, incarnation, reached = state[0]
     if incarnation != known:
         raise _AnotherIndexError(str(incarnation), int(reached))
     if reached < after:
-        raise IndexMovedError(f"search index: it has events up to {reached}, not {after}", int(reached))
+        raise IndexMovedError(
+            f"the search index has events up to position {reached}, not {after}", int(reached)
+        )
     documents = _documents(events)
     _add_known(raw, [document for document in documents if document.position <= reached])
     _add_new(raw, [document for document in documents if document.position > reached])

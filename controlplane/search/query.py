@@ -253,7 +253,7 @@ class _Parser:
     def _term(self) -> Term:
         self._values += 1
         if self._values > MAX_VALUES:
-            raise self._error(f"more than {MAX_VALUES} values and terms")
+            raise self._error(f"the filter has more than {MAX_VALUES} values and terms")
         negated = self._text[self._at] == "-"
         if negated:
             self._at += 1
@@ -287,7 +287,7 @@ class _Parser:
             self._at += 1
             self._values += 1
             if self._values > MAX_VALUES:
-                raise self._error(f"more than {MAX_VALUES} values and terms")
+                raise self._error(f"the filter has more than {MAX_VALUES} values and terms")
             matches += self._match(field)
         return FieldTerm(field, tuple(matches), negated)
 
@@ -313,7 +313,7 @@ class _Parser:
             return self._quoted(), True
         bare = _BARE_VALUE.match(self._text, self._at)
         if not bare:
-            raise self._error('expected a value; an empty one is written ""')
+            raise self._error('expected a value; write "" for an empty value')
         self._at = bare.end()
         return bare[0], False
 
@@ -327,7 +327,7 @@ class _Parser:
     def _like(self, value: str, at: int) -> Like:
         pieces = re.sub(r"\*+", "*", value).split("*")
         if len(pieces) > MAX_STARS + 1:
-            raise self._error(f"more than {MAX_STARS} wildcards in one value", at)
+            raise self._error(f"the value has more than {MAX_STARS} wildcards", at)
         return Like(tuple(pieces))
 
     def _between(
@@ -367,7 +367,7 @@ class _Parser:
             return self._words(self._quoted(), at, prefix=False, negated=negated)
         bare = _BARE.match(self._text, at)
         if not bare:
-            raise self._error('"-" must stand before what it excludes')
+            raise self._error('"-" must stand before the term that it excludes')
         self._at = bare.end()
         if bare[0] in _OPERATORS:
             hint = f'all terms must match, -term excludes, field:a,b matches either, "{bare[0]}" is the word'
@@ -380,9 +380,9 @@ class _Parser:
     def _words(self, text: str, at: int, *, prefix: bool, negated: bool) -> TextTerm:
         found = words(text)
         if not found:
-            raise self._error("there is no word in this text to search for", at)
+            raise self._error("the text has no word to search for", at)
         if len(found) > MAX_PHRASE_WORDS:
-            raise self._error(f"more than {MAX_PHRASE_WORDS} words in one phrase", at)
+            raise self._error(f"the phrase has more than {MAX_PHRASE_WORDS} words", at)
         # "/users/*" means more text after the word, and "use*" means a longer word.
         goes_on = prefix and WORD.match(text[-1]) is not None and len(found[-1]) < WORD_CHARS
         return TextTerm(tuple(found), goes_on, negated)

@@ -223,5 +223,5 @@ def read_cursor(cursor: str) -> Key:
             ">qq", base64.b64decode(cursor + "==", altchars=b"-_", validate=True)
         )
     except (ValueError, struct.error):
-        raise CursorError("this cursor was not made by this index") from None
+        raise CursorError("this page cursor was not made by this search index") from None
     return int(time_ms), int(position)

@@ -319,7 +319,9 @@ def _drop_all(db: sqlite3.Connection) -> None:
 
 class _AnotherIndexError(IndexMovedError):
     def __init__(self, incarnation: str, reached: int) -> None:
-        super().__init__(f"search index: it was made again and has events up to {reached}", reached)
+        super().__init__(
+            f"the search index was created again and has events up to position {reached}", reached
+        )
         self.incarnation = incarnation
 
 
@@ -330,12 +332,12 @@ def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
     Without this check, earlier events would stay missing.
     """
     if _format(db) != FORMAT:
-        raise IndexUnavailableError("search index: another release uses it")
+        raise IndexUnavailableError("the search index belongs to another release of the control plane")
     incarnation, reached = _incarnation(db), _reached(db)
     if incarnation != known:
         raise _AnotherIndexError(incarnation, reached)
     if reached < after:
-        raise IndexMovedError(f"search index: it has events up to {reached}, not {after}", reached)
+        raise IndexMovedError(f"the search index has events up to position {reached}, not {after}", reached)
 
 
 def _format(db: sqlite3.Connection) -> int:

@@ -223,7 +223,7 @@ class Consumer:
         """Raise SinkUnavailable if the sink refuses one event after another, and may refuse all of them."""
         others = [each for each in witnesses if each.position != refused.position]
         if self._refused_in_a_row >= _IN_DOUBT and not await self._takes_one(sink, others):
-            raise SinkUnavailable(f"refuses one event after another: {error}") from None
+            raise SinkUnavailable(f"the sink refuses one event after another: {error}") from None
 
     async def _send_or_refuse(
         self, sink: Sink, batch: Sequence[SinkEvent], witnesses: Sequence[SinkEvent]
@@ -257,7 +257,7 @@ class Consumer:
             async with asyncio.timeout(seconds):
                 return await sink.send(batch)
         except TimeoutError:
-            raise SinkUnavailable(f"no response within {seconds:g} s") from None
+            raise SinkUnavailable(f"the sink sent no response within {seconds:g} s") from None
 
     async def _advance(self, upto: int, delivered: int, letters: Sequence[DeadLetter]) -> None:
         if not await self._store.advance_sink(self._name, self._position, upto, delivered, letters):

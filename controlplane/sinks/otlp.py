@@ -86,7 +86,9 @@ class OtlpSink:
         rejected, words = await self._export([_log_record(each) for each in events])
         if not rejected:
             if words:
-                _log.warning("sink %s: the collector accepted all and reported: %s", self._name, words)
+                _log.warning(
+                    "sink %s: the collector accepted all log records and reported: %s", self._name, words
+                )
             return ALL_SENT
         # The response does not name the rejected records, and none may be sent again. So an operator decides
         # about all of them.

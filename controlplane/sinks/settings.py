@@ -20,7 +20,7 @@ def valid_filter(text: str) -> str:
     try:
         parse_filter(text)
     except QueryError as error:
-        raise ValueError(f"is not a filter: {error}") from None
+        raise ValueError(f"is not a valid filter: {error}") from None
     return text
 
 
@@ -115,7 +115,7 @@ def parse_syslog_url(text: str) -> str:
     except ValueError:
         is_good = False
     if not is_good or "@" in text or parts.path.strip("/") or parts.query or parts.fragment:
-        raise ValueError(wanted if "@" not in text else "must not contain a user or a password")
+        raise ValueError(wanted if "@" not in text else "the address must not contain a user or a password")
     return text.rstrip("/")
 
 
@@ -279,7 +279,7 @@ def parse_storage_url(text: str) -> str:
         return text.rstrip("/")
     if parts.scheme in ("http", "https") and path:
         return text.rstrip("/")
-    raise ValueError(f"{wanted}; write the rest in the key Prefix")
+    raise ValueError(f"{wanted}; write the remaining path in the key Prefix")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

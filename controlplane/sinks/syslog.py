@@ -128,7 +128,7 @@ class SyslogSink:
             await asyncio.to_thread(self._deliver, frames)
         except OSError as error:
             self._drop()
-            raise SinkUnavailable(f"the connection broke: {_reason(error)}") from error
+            raise SinkUnavailable(f"the connection to the syslog server broke: {_reason(error)}") from error
         except BaseException:  # the call was cancelled: the thread ends with its connection
             self._drop()
             raise
@@ -144,14 +144,14 @@ class SyslogSink:
         connection.sendall(b"".join(frames))
         self._until_confirmed(connection)
         if not _is_open(connection):
-            raise ConnectionResetError("the server closed the connection")
+            raise ConnectionResetError("the syslog server closed the connection")
         self._keep(frames)
 
     def _until_confirmed(self, connection: socket.socket) -> None:
         ends = time.monotonic() + self._settings.timeout_seconds
         while _unconfirmed(connection):
             if time.monotonic() > ends:
-                raise TimeoutError("the server does not read the messages")
+                raise TimeoutError("the syslog server does not read the messages")
             time.sleep(_LOOK_SECONDS)
 
     def _keep(self, frames: Sequence[bytes]) -> None:

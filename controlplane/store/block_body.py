@@ -58,7 +58,7 @@ def unpacked(body: bytes) -> bytes:
     except zlib.error as error:
         raise ValueError(f"a block of events can't be decompressed: {error}") from None
     if not inflate.eof or inflate.unused_data:
-        raise ValueError("a block of events has another length than it was stored with")
+        raise ValueError("a compressed block of events is truncated, too long or has trailing data")
     return array
 
 

@@ -235,7 +235,9 @@ def blocks_between(
         for least_ms, position, body in rows:
             events = _texts(body)
             if events is None:
-                _log.error("organisation %s: left out the damaged block at position %d", org_id, position)
+                _log.error(
+                    "organisation %s: left out the damaged block of events at position %d", org_id, position
+                )
                 continue
             texts = [text for text in events if text != PURGED]
             found += texts
@@ -352,7 +354,7 @@ def _purge_damaged(
     gone = sorted(set(range(count)) - purged_places(connection, org_id, position))
     chain.add_purge(connection, org_id, position, [UNREADABLE] * count, gone)
     _delete_block(connection, position)
-    _log.error("organisation %s: purged the damaged block at position %d", org_id, position)
+    _log.error("organisation %s: purged the damaged block of events at position %d", org_id, position)
     return len(gone)
 
 

@@ -60,7 +60,9 @@ class CredentialTables:
         def job(connection: Connection) -> App:
             app = self._with_credentials(connection, app_id)
             if len(app.credentials) >= MOST_CREDENTIALS:
-                raise Conflict(f"app {app.name} has {MOST_CREDENTIALS} credentials already: remove one first")
+                raise Conflict(
+                    f"app {app.name} has {MOST_CREDENTIALS} credentials already: remove a credential first"
+                )
             try:
                 connection.add(
                     "INSERT INTO app_credentials"

@@ -316,7 +316,7 @@ def _orgs(connection: Connection, token_id: str) -> list[Org]:
 def _enrolled(connection: Connection, proxy_id: str) -> Enrolled:
     rows = connection.rows(f"{PROXY} WHERE proxies.proxy_id = ?", (proxy_id,))
     if not rows:
-        raise NotFound("there is no such proxy")
+        raise NotFound("this proxy was deleted")
     (proxy,) = proxies_of(rows)
     of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"
     orgs = connection.rows(f"{ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))

@@ -62,4 +62,4 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     work.close()
-    raise AssertionError("a transaction cannot wait")
+    raise AssertionError("a job in a transaction must not wait")

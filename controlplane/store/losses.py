@@ -79,7 +79,9 @@ def acknowledge(
 ) -> Losses:
     found = losses_of(connection, *key)
     if expected is not None and found != expected:
-        raise Conflict("the losses have changed since they were listed: list them again")
+        raise Conflict(
+            "the event losses of the proxy have changed since they were listed: list the losses again"
+        )
     connection.run(
         f"INSERT INTO acknowledged_losses (proxy_id, org_id, {', '.join(_ACKNOWLEDGED)})"  # noqa: S608
         " SELECT ?1, ?2, coalesce(max(s.highest), 0), coalesce(max(s.unlisted), 0),"

@@ -151,7 +151,7 @@ class OperatorTables:
                 "DELETE FROM operator_roles WHERE operator_id = ? AND org_id = ?", (operator_id, org_id)
             )
             if not removed:
-                raise NotFound("the operator has no role there")
+                raise NotFound("the operator has no role for these organisations")
 
         await self._database.write_even_if_full(keeping_an_admin(job), REGISTRY)
 
@@ -512,7 +512,7 @@ def keeping_an_admin(job: Job[T]) -> Job[T]:
         made = job(connection)
         (after,) = connection.row(_ADMINS_OVER_ALL, (EVERY_ORG,))
         if before and not after:
-            raise Conflict("this is the last admin over all organisations: make another one first")
+            raise Conflict("this operator is the last admin over all organisations: make another admin first")
         return made
 
     return guarded

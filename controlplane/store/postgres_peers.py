@@ -61,7 +61,9 @@ class PostgresPeers:
                     await self._stay(session, on_events)
             except (psycopg.Error, TimeoutError, OSError) as error:
                 if self._is_connected:
-                    _log.warning("session for leadership failed: %s", str(error).partition("\n")[0])
+                    _log.warning(
+                        "the database session for leader election failed: %s", str(error).partition("\n")[0]
+                    )
                 self._is_connected = False
             finally:
                 self._lead(False)
@@ -82,7 +84,7 @@ class PostgresPeers:
         await session.execute(setting_up(idle_session_timeout=stalled, synchronous_commit="off"))
         await session.execute("LISTEN graphward_events")
         if not self._is_connected:
-            _log.info("session for leadership is open again")
+            _log.info("the database session for leader election is open again")
         self._is_connected = True
         on_events()  # events may have been stored before the session began
         while True:

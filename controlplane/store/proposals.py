@@ -69,7 +69,9 @@ class ProposalTables:
             )
             if count >= most:
                 what = f"an operator may have {most} open proposals in an organisation"
-                raise Conflict(f"{what}: approve or reject some first, or propose fewer changes at once")
+                raise Conflict(
+                    f"{what}: approve or reject some proposals first, or propose fewer changes at once"
+                )
             marks = ", ".join("?" * len(astuple(proposal)))
             connection.run(f"INSERT INTO proposals ({_COLUMNS}) VALUES ({marks})", astuple(proposal))  # noqa: S608
 

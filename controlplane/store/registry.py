@@ -666,14 +666,14 @@ def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
 
 def _require_bound(app: App, expected_ruleset_id: str | None) -> None:
     if expected_ruleset_id not in (None, app.ruleset_id):
-        what = f"{app.ruleset_name} evaluates it now, and another was expected"
+        what = f"ruleset {app.ruleset_name} evaluates it now, and another ruleset was expected"
         raise Conflict(f"app {app.name}: {what}")
 
 
 def _require_newest(whose: str, newest: int, expected: int | None) -> None:
     if expected not in (None, newest):
         what = f"the newest is version {newest}, and {expected} was expected"
-        raise Conflict(f"{whose}: its secret has been replaced since: {what}")
+        raise Conflict(f"{whose}: its secret has been replaced by another change: {what}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class SchemaTables:
                 "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current = 1", key
             )
             if current is None:
-                raise NotFound(f"there is no schema of {root}")
+                raise NotFound(f"the organisation has no schema of {root}")
             users = [f"{each.ruleset}@{each.version}" for each in _uses(connection, *key) if each.in_force]
             if users:
                 raise Conflict(f"the schema of {root} is in use: {', '.join(users)} names it")
@@ -142,7 +142,9 @@ def require_current(connection: Connection, org_id: str, name: str, schemas: Map
         "SELECT root, digest FROM org_schemas WHERE org_id = ? AND is_current = 1", (org_id,)
     )
     if dict(rows) != dict(schemas):
-        raise Conflict(f"ruleset {name}: the schemas of its organisation were replaced since: apply it again")
+        raise Conflict(
+            f"ruleset {name}: the schemas of its organisation have changed: apply the ruleset again"
+        )
 
 
 def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, bytes]:
@@ -191,9 +193,9 @@ def require_room(connection: Connection, org_id: str) -> None:
     size, packed = connection.row(_COUNTED, (org_id,))
     if size > MOST_BYTES_OF_ORG or packed > MOST_PACKED_OF_ORG:
         raise Conflict(
-            "the current schemas and those of active rulesets would have more than"
-            f" {MOST_BYTES_OF_ORG} bytes, or {MOST_PACKED_OF_ORG} compressed:"
-            " apply the rulesets again that name older ones"
+            "the current schemas and the schemas of active rulesets would have more than"
+            f" {MOST_BYTES_OF_ORG} bytes, or {MOST_PACKED_OF_ORG} bytes compressed:"
+            " apply the rulesets that name older schemas again"
         )
 
 
@@ -202,4 +204,4 @@ def _require_few(connection: Connection, org_id: str) -> None:
         "SELECT count(*) FROM org_schemas WHERE org_id = ? AND is_current = 1", (org_id,)
     )
     if roots > MOST_ROOTS_OF_ORG:
-        raise Conflict(f"an organisation has at most {MOST_ROOTS_OF_ORG} current schemas")
+        raise Conflict(f"an organisation can have at most {MOST_ROOTS_OF_ORG} current schemas")

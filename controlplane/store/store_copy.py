@@ -135,7 +135,7 @@ def _begin(source: sqlite3.Connection, target: _Target, tables: Sequence[str]) -
         if _fetch(target, f"SELECT 1 FROM {table} LIMIT 1"):
             if _key_check(source) and _key_check(source) == _fetch(target, _KEY_CHECK):
                 raise StoreError("the database has this store already: the copy is complete")
-            raise StoreError(f"the database has content already (in {table}): name an empty one")
+            raise StoreError(f"the database has content already (in {table}): name an empty database")
     with target.transaction():
         target.execute(f"CREATE TABLE {MARK} (state text NOT NULL)".encode())
         _fetch(target, f"INSERT INTO {MARK} (state) VALUES (?) RETURNING 1", (state,))
@@ -216,5 +216,5 @@ def _compared(source: sqlite3.Connection, target: _Target, tables: Sequence[str]
         (wanted,) = source.execute(f"SELECT count(*) FROM {table}").fetchone()
         ((counts[table],),) = _fetch(target, f"SELECT count(*) FROM {table}")
         if counts[table] != wanted:
-            raise StoreError(f"{table}: {counts[table]} rows were copied of {wanted}")
+            raise StoreError(f"{table}: {counts[table]} of {wanted} rows were copied")
     return counts

@@ -98,7 +98,7 @@ def test_secrets_are_replaced_by_who_writes_the_name(browser: Browser, served: S
         assert not first & second
         page.reload()  # the browser sends the form again
         assert not _SECRETS.findall(page.content())
-        assert "replaced since" in page.get_by_role("alert").inner_text()
+        assert "replaced by another change" in page.get_by_role("alert").inner_text()
 
 
 def _ask_for_new_secrets(page: Page, name: str) -> None:

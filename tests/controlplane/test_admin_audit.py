@@ -147,7 +147,7 @@ MISTAKES: Final[tuple[tuple[str, dict[str, str], str], ...]] = (
     ("events", {"from": "yesterday"}, "from: 'yesterday' is not a time"),
     ("histogram", {"to": "2026-02-30"}, "to: '2026-02-30' is not a time"),
     ("events", {"from": "2026-11-22", "to": "2026-11-21"}, "from: must not be after `to`"),
-    ("events", {"cursor": "x"}, "cursor: this cursor was not made by this index"),
+    ("events", {"cursor": "x"}, "cursor: this page cursor was not made by this search index"),
     ("events", {"limit": "0"}, "limit: "),
     ("events", {"limit": "1001"}, "limit: "),
     ("facets", {"fields": "colour"}, "fields: 'colour' is not one of "),

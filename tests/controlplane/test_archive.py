@@ -284,27 +284,38 @@ SIXTH: Final = {0: sha256(body("org-a", 6)).hexdigest()}  # the first event of t
 CHANGES: Final[dict[str, tuple[Change, str]]] = {
     "an event changed": (
         with_events(1, lambda found: [found[0].replace(b"event-6", b"event-x"), *found[1:]]),
-        "an event of the block is not what was stored",
+        "an event of the block does not match the digest in the chain link",
     ),
     "an event changed without care": (
         with_events(1, lambda found: [b"{}", *found[1:]], is_careful=False),
-        "is not the one of the manifest",
+        "does not match its digest in the manifest",
     ),
     "a space added": (
-        with_events(0, lambda found: [found[0] + b" ", *found[1:]]), "is not what was stored",
+        with_events(0, lambda found: [found[0] + b" ", *found[1:]]),
+        "does not match the digest in the chain link",
     ),
-    "an event removed": (with_events(1, lambda found: found[:-1]), "an event is gone"),
+    "an event removed": (
+        with_events(1, lambda found: found[:-1]),
+        "an event of the block is missing in the events object",
+    ),
     "an event added": (with_events(1, lambda found: [*found, found[-1]]), "more events than the chain"),
     "two events swapped": (
-        with_events(2, lambda found: [found[1], found[0], *found[2:]]), "is not what was stored",
+        with_events(2, lambda found: [found[1], found[0], *found[2:]]),
+        "does not match the digest in the chain link",
     ),
-    "the events of a range removed": (gone(1, EVENTS_SUFFIX), "the object with the events is missing"),
+    "the events of a range removed": (
+        gone(1, EVENTS_SUFFIX),
+        "the events object that the manifest names is missing",
+    ),
     "a range removed": (
         gone(1, EVENTS_SUFFIX, MANIFEST_SUFFIX),
-        "no links from 3 to 4: an object before this one is missing",
+        "no links from 3 to 4: an earlier object is missing",
     ),
     "a manifest removed": (gone(1, MANIFEST_SUFFIX), "no links from 3 to 4"),
-    "a range in the place of another": (copied(0, 1), "the manifest belongs to another range"),
+    "a range in the place of another": (
+        copied(0, 1),
+        "the manifest belongs to a range that differs from its name",
+    ),
     "an event called absent": (
         both(with_events(1, lambda found: found[1:]), with_link(1, 0, absent=SIXTH)),
         "1 unexplained",
@@ -313,15 +324,15 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
         both(with_events(1, lambda found: found[3:]), with_link(1, 0, gone=True)),
         "3 unexplained",
     ),
-    "the time of a link changed": (with_link(1, 0, chained_ms=1), "link is not what was hashed"),
-    "a link renumbered": (with_link(1, 1, number=9), "found link 9 instead of link 4"),
+    "the time of a link changed": (with_link(1, 0, chained_ms=1), "chain link does not match its digest"),
+    "a link renumbered": (with_link(1, 1, number=9), "found chain link 9 instead of link 4"),
     "a link removed": (
         lambda objects: rewrite(
             objects, 1, lambda found: msgspec.structs.replace(found, links=found.links[1:])
         ),
-        "found link 4 instead of link 3",
+        "found chain link 4 instead of link 3",
     ),
-    "the chain made again in the middle": (remade(1), "does not follow the chain"),
+    "the chain made again in the middle": (remade(1), "does not continue the chain"),
     "the chain made again at the end": (remade(2), "the known link is not in the archive"),
     "the end removed": (
         gone(-1, EVENTS_SUFFIX, MANIFEST_SUFFIX),
@@ -331,7 +342,7 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
         lambda objects: rewrite(
             objects, 0, lambda found: msgspec.structs.replace(found, previous_link="11" * 32)
         ),
-        "the first link does not begin a chain",
+        "the first link of the manifest does not begin an audit chain",
     ),
     "a manifest that is not one": (
         lambda objects: objects.update({names(objects, MANIFEST_SUFFIX)[0]: b"nothing"}),
@@ -347,7 +358,7 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
         lambda objects: rewrite(
             objects, 0, lambda found: msgspec.structs.replace(found, format="graphward archive 9")
         ),
-        "use a release that reads it",
+        "use a release that supports this format",
     ),
     "an object of events that somebody put there": (
         lambda objects: objects.update({_beside(objects, "9" * 20 + "-" + "9" * 20 + EVENTS_SUFFIX): b""}),
@@ -363,7 +374,10 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
     ),
     "the first objects": (gone(0, EVENTS_SUFFIX, MANIFEST_SUFFIX), "2 links"),
     "a digest that is none": (with_link(1, 0, content="zz"), "a digest that is not hex digits"),
-    "a line that is not the event": (with_link(1, 0, verbatim={0: "e30="}), "the line is not the event"),
+    "a line that is not the event": (
+        with_link(1, 0, verbatim={0: "e30="}),
+        "a line of the events object is not the event as it was received",
+    ),
 }  # fmt: skip
 
 
@@ -451,7 +465,7 @@ def test_an_auditor_verifies_a_copy_with_nothing_else(
     changed.write_bytes(gzip.compress(b"{}\n"))
     status, out, errors = verify(str(copy), "--checkpoint", str(checkpoint))
     assert status == 1
-    assert "is not the one of the manifest" in errors
+    assert "does not match its digest in the manifest" in errors
     assert "NOT VERIFIED" in out
     checkpoint.write_text(json.dumps({"heads": [{"orgId": "org-z", "number": 1, "link": known.link}]}))
     assert (

@@ -128,7 +128,7 @@ def test_for_a_person_it_is_a_table_that_no_event_can_disturb(config: Path) -> N
         (["a\nb:c"], "FILTER: column 3: unknown field 'b'"),
         (["--from", "yesterday"], "--from: 'yesterday' is not a time"),
         (["--to", "2026-02-30"], "--to: '2026-02-30' is not a time"),
-        (["--cursor", "x"], "--cursor: this cursor was not made by this index"),
+        (["--cursor", "x"], "--cursor: this page cursor was not made by this search index"),
         (["--limit", "0"], "--limit"),
         (["--from", ""], "--from: is empty"),
         (["--from", "-1h", "--to", "-2h"], "--from: must not be after `to`"),

@@ -170,7 +170,7 @@ async def test_an_event_that_no_index_can_take_keeps_none_of_the_others_out(
     await commit(store, range(7))
     assert await index_writer(store, index).drain() == 7
     assert index.seen == [0, 1, 2, 4, 5, 6]
-    assert "event at position 4 is omitted from the index" in caplog.text
+    assert "event at position 4 is omitted from the search index" in caplog.text
 
 
 async def test_wakes_do_not_shorten_the_pause_after_a_failure(store: SqliteStore) -> None:

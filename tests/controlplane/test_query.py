@@ -123,8 +123,8 @@ def test_what_a_filter_says(text: str, terms: tuple[object, ...]) -> None:
         ('time:"-1h"..', 11, "white space"),
         ("time:yesterday", 6, "is not a time"),
         ("time:>2025-13-01", 7, "is not a time"),
-        ("-", 2, "must stand before what it excludes"),
-        ("a - b", 4, "must stand before what it excludes"),
+        ("-", 2, "must stand before the term that it excludes"),
+        ("a - b", 4, "must stand before the term that it excludes"),
         ("a OR b", 3, "OR is not an operator"),
         ("a *b", 3, "end of a word"),
         ("!!!", 1, "no word"),
@@ -132,7 +132,7 @@ def test_what_a_filter_says(text: str, terms: tuple[object, ...]) -> None:
         ("a\udc80b", 2, "U+DC80"),
         ("path:" + "a*" * 9, 6, "wildcards"),
         (" ".join(["a"] * (MAX_VALUES + 1)), 2 * MAX_VALUES + 1, "more than"),
-        ('"' + "a " * 40 + '"', 1, "words in one phrase"),
+        ('"' + "a " * 40 + '"', 1, "the phrase has more than"),
     ],
 )
 def test_a_wrong_filter_is_told_by_its_column(text: str, column: int, says: str) -> None:

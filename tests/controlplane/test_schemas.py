@@ -128,7 +128,7 @@ async def test_a_text_that_names_no_schema_is_no_new_version(store: SqlStore) ->
 async def test_a_schema_that_was_replaced_meanwhile_is_a_conflict(store: SqlStore) -> None:
     await store.add_schema(["org-acme"], ONE)
     await store.add_schema(["org-acme"], TWO)
-    with pytest.raises(Conflict, match="replaced since"):
+    with pytest.raises(Conflict, match="the schemas of its organisation have changed"):
         await applied(store, ONE)
     assert await store.rulesets("org-acme") == []
 
@@ -166,7 +166,7 @@ async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
     await applied(store, ONE, name="hr")
     await store.add_schema(["org-acme"], TWO)
     await applied(store, TWO, name="it")
-    with pytest.raises(Conflict, match="apply the rulesets again that name older ones"):
+    with pytest.raises(Conflict, match="apply the rulesets that name older schemas again"):
         await store.add_schema(["org-acme"], THREE)
     assert [digest for _, digest, current in await listed(store) if current] == [TWO.digest]
     assert await applied(store, TWO, name="hr") == (2, "schemas")

@@ -48,7 +48,7 @@ def test_each_kind_has_keys_of_its_own(tmp_path: Path) -> None:
         (SPLUNK.replace("splunk\"", "splnk\"", 1), "c.toml:3: Sinks.siem.Kind: is 'splnk': write one of"),
         (SPLUNK, "c.toml:1: Sinks.siem.Token: missing, and required (or TokenFile)"),
         (SYSLOG + "Token = 1\n", "c.toml:5: Sinks.log.Token: unknown key, the nearest known is"),
-        (SYSLOG + 'Filter = "verdict:no"\n', "c.toml:5: Sinks.log.Filter: is not a filter: column 9"),
+        (SYSLOG + 'Filter = "verdict:no"\n', "c.toml:5: Sinks.log.Filter: is not a valid filter: column 9"),
         (SYSLOG.replace("tls:", "tcp:"), "c.toml:4: Sinks.log.Url: must begin with tls://"),
         (SYSLOG.replace("tls:", "udp:"), "c.toml:4: Sinks.log.Url: must be tls://host:port or"),
         (SPLUNK.replace("https:", "http:") + 'Token = "t"\n', "c.toml:4: Sinks.siem.Url: must be an https://"),

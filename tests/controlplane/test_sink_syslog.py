@@ -181,6 +181,6 @@ async def test_messages_that_the_server_does_not_read_are_not_delivered() -> Non
             )
         )
         large = [event(each, path="/" + "x" * 900_000) for each in range(8)]
-        with pytest.raises(SinkUnavailable, match="the connection broke"):
+        with pytest.raises(SinkUnavailable, match="the connection to the syslog server broke"):
             await sink.send(events(*large))
         await sink.close()

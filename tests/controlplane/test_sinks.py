@@ -112,7 +112,7 @@ async def test_a_sink_that_hangs_is_given_up_in_time(either_store: SqlStore, clo
     sink = RecordingSink()
     sink.hangs = True
     await commit(either_store, event(1))
-    with pytest.raises(SinkUnavailable, match=r"no response within 0\.05 s"):
+    with pytest.raises(SinkUnavailable, match=r"the sink sent no response within 0\.05 s"):
         await consumer_of(either_store, clock, replace(SETTINGS, timeout_seconds=0.05)).drain(sink)
     assert (await state_of(either_store)).position == 0
 
@@ -209,7 +209,7 @@ async def test_a_gateway_that_refuses_everything_makes_few_dead_letters(
     sink.names_refused = False
     consumer = consumer_of(store, clock)
     for _ in range(2 * consumer_module.SUSPICIOUS_TRIES):
-        with pytest.raises(SinkUnavailable, match="refuses one event after another: responded 413"):
+        with pytest.raises(SinkUnavailable, match="the sink refuses one event after another: responded 413"):
             await consumer.drain(sink)
     assert len(await store.dead_letters("siem", 100)) == 5
     sink.poisoned = {}
