@@ -1,4 +1,4 @@
-"""Graphward control plane: rules out, audit events in, for a fleet of proxies."""
+"""Graphward's control plane, which sends rules to a fleet of proxies and receives their audit events."""
 
 from proxy.wire.release import VERSION
 

@@ -1,6 +1,6 @@
-"""Entry point of the control plane.
+"""Program of the control plane: the server, and the commands for operators.
 
-Without a command, start the server; otherwise run an operator's command.
+Without a command, the program starts the server; otherwise it runs an operator's command.
 """
 
 import sys

@@ -1,13 +1,14 @@
-"""The four signed endpoints: verify a request, parse it, call the handler, and sign the response.
+"""The four signed endpoints of the agent API: verify a request, call its handler, and sign the response.
 
-The checks of a signed request run in the order of their cost. So a caller without a valid signature learns
-nothing and spends more than the server does. First come the API key, the timestamp and the form of the
-signature, all from the head. Then the body is read up to its limit, and the signature is verified. Nothing is
-parsed before the signature is verified.
+The checks of a signed request run in the order of their cost, the cheapest first. So a caller without a valid
+signature learns nothing and spends more than the server does. The first checks are of the API key, the
+timestamp and the form of the signature, which are all in the request head. Then the agent API reads the body
+up to its limit and verifies the signature. The agent API parses no body before it has verified the signature.
 
-Every response to a request with a valid signature is signed, including errors, because a proxy deletes
-nothing on the word of an intermediary. No other response is signed. Otherwise, a caller without the secret
-could obtain a signature for a request of its choice. So a 413 has no signature: its body was not read.
+Every response to a request with a valid signature is signed, including errors. So a proxy deletes nothing
+because of an intermediary's response. A response to a request without a valid signature is not signed. If
+every response were signed, a caller without the secret could obtain a signature for a request of its choice.
+So a 413 has no signature: the body of its request was not read.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ _MOST_SECRETS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """Secret of a valid signature, and the signature."""
+    """The valid signature of a request, and the secret that made it."""
 
     secret: bytes
     signature: str
@@ -117,7 +118,7 @@ class _Verified:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Request with a valid signature."""
+    """Request whose signature is valid."""
 
     proxy: ProxyCredentials
     api_key_digest: bytes
@@ -190,7 +191,7 @@ class AgentApi:
     # Verification
 
     async def verified(self, request: web.Request, *, cap: int, handler: SignedHandler) -> web.Response:
-        """Verify the request, call the handler, and return its response."""
+        """Verify the signature of the request, call the handler, and return its response."""
         arrived_ms, began_ms = self._clock.wall_ms(), self._clock.steady_ms()
         proxy = await self._proxy(request)
         timestamp, signature = once(request, TIMESTAMP_HEADER), once(request, SIGNATURE_HEADER)
@@ -452,22 +453,22 @@ def _is_deeper(content: object, levels: int) -> bool:
 
 
 def once(request: web.Request, name: str) -> str:
-    """Return the header's value if it is given exactly once and is ASCII.
+    """Return the value of a header field that is given exactly once and is ASCII.
 
-    Otherwise return an empty text, which no check accepts.
+    For any other header field, return an empty text, which no check accepts.
     """
     values = request.headers.getall(name, ())
     return values[0] if len(values) == 1 and values[0].isascii() else ""
 
 
 def _versions(request: web.Request) -> list[str]:
-    """Return the versions that If-None-Match names."""
+    """Return the content versions that If-None-Match names."""
     tags = ",".join(request.headers.getall("If-None-Match", ())).split(",")
     return [tag.strip(" \t").removeprefix("W/").strip('"') for tag in tags]
 
 
 def _held_schemas(request: web.Request) -> frozenset[str]:
-    """Return the digests of the schemas that the proxy has."""
+    """Return the digests of the schemas that the proxy has, from its sync request."""
     named = ",".join(request.headers.getall(HELD_SCHEMAS_HEADER, ())).split(",", MOST_HELD_SCHEMAS)
     return frozenset(each.strip(" \t") for each in named)
 

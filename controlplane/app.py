@@ -119,7 +119,10 @@ def build_console(settings: Settings, context: OperationContext) -> web.Applicat
 
 
 async def serve(settings: Settings, clock: Clock | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Requests in progress get a response before everything is closed."""
+    """Run the control plane until it receives SIGTERM or SIGINT.
+
+    Requests in progress get a response before the control plane closes its connections and its store.
+    """
     clock = clock or SystemClock()
     allow_all_descriptors()
     stop = asyncio.Event()
@@ -143,10 +146,10 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
 
 
 def _let_collector_rest() -> None:
-    """Exclude loaded objects from garbage collection, and collect less often.
+    """Exclude loaded objects from garbage collection, and run the collector less often.
 
-    Loaded objects stay, and nearly all objects of requests are freed without the collector. Scanning either
-    of them repeatedly took a tenth of the time of ingestion (bench.ingest).
+    Objects loaded at the start stay, and nearly all objects of requests are freed without the collector.
+    Repeated scans of both kinds of objects took a tenth of the time of ingestion (bench.ingest).
     """
     gc.collect()
     gc.freeze()
@@ -240,7 +243,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
 
 
 class _Outgoing:
-    """Jobs that deliver events to sinks and notices to webhooks."""
+    """Background jobs that deliver events to sinks and notices to webhooks."""
 
     def __init__(self, settings: Settings, store: Store, clock: Clock, egress: Egress) -> None:
         self._consumers = Consumers(settings.event_sinks, store, clock, partial(open_sink, egress=egress))
@@ -251,11 +254,14 @@ class _Outgoing:
         self._has_webhooks = bool(settings.webhooks)
 
     def wake(self) -> None:
-        """Check for new events soon."""
+        """Make the delivery jobs look for new events soon."""
         self._consumers.wake()
 
     def runs(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """Return a name and a coroutine for each job. Without a webhook, no notices are made."""
+        """Return a name and a coroutine for each delivery job.
+
+        Without a webhook in the settings, the control plane makes no notices.
+        """
         notices = [("notices", self._writer.run())] if self._has_webhooks else []
         return [*self._consumers.runs(), *notices, *self._deliveries.runs()]
 
@@ -325,7 +331,7 @@ def _say_if_failed(task: asyncio.Task[None]) -> None:
 async def _serve(
     app: web.Application, key: str, listeners: Listeners, drain_seconds: float, stack: AsyncExitStack
 ) -> None:
-    """Serve until the stack ends: first refuse new connections, then finish the current responses."""
+    """Serve requests until the stack ends: first refuse new connections, then finish current responses."""
     runner = web.AppRunner(app, shutdown_timeout=drain_seconds)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

@@ -18,7 +18,10 @@ _GUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def problems_of(settings: Settings) -> list[str]:
-    """Return a line for each problem that would prevent a start. No file is made and no connection opened."""
+    """Return a line for each problem that would prevent a start of the control plane.
+
+    The checks make no file and open no connection.
+    """
     return [*_certificates(settings), *_master_key(settings), *_directories(settings)]
 
 
@@ -37,7 +40,7 @@ def warnings_of(settings: Settings) -> Iterator[str]:
 
 
 def ways_out(settings: Settings) -> Iterator[str]:
-    """Return how each HTTP host is reached, if there is an egress proxy."""
+    """Return the way to each HTTP host (direct or through the egress proxy), if there is an egress proxy."""
     egress = egress_of(settings.egress)
     if egress.proxy is None:
         return
@@ -46,7 +49,7 @@ def ways_out(settings: Settings) -> Iterator[str]:
 
 
 def targets(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each setting that has an address reached through an egress proxy, with that address."""
+    """Yield each setting whose address is reached through an egress proxy, with that address."""
     if settings.console.oidc_issuer:
         yield "Console.OidcIssuer", settings.console.oidc_issuer
     if settings.secrets.master_key_vault_url:

@@ -11,11 +11,14 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Return the time of the host's clock in Unix milliseconds.
 
-        A proxy's X-Timestamp is compared with it.
+        The control plane compares a proxy's X-Timestamp with this time.
         """
 
     def steady_ms(self) -> int:
-        """Return Unix milliseconds that never go back or jump. Windows and limits are measured with them."""
+        """Return the steady time in Unix milliseconds, which never goes back or jumps.
+
+        Time windows and rate limits are measured with the steady time.
+        """
 
     def not_before(self, ms: int) -> None:
         """Advance steady time to at least `ms`, the newest time that was recorded before a restart."""
@@ -25,7 +28,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Clock of this host.
+    """The clock of the host on which the control plane runs.
 
     Steady time starts with the wall clock, and the kernel's monotonic clock advances it (suspend included).
     """

@@ -1,4 +1,7 @@
-"""Connections: one without a signed request has a short time limit and makes room for others."""
+"""Limits on the connections of clients.
+
+A connection without a signed request has a short time limit and makes room for others.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _DESCRIPTORS: Final = 65_536
 
 
 class Connections:
-    """Factory of connection protocols, which tracks connections of unauthenticated clients."""
+    """Factory of connection objects, which counts the connections of unauthenticated clients."""
 
     def __init__(self, runner: web.AppRunner) -> None:
         self._runner = runner
@@ -69,17 +72,17 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def asked(self) -> None:
-        """Record that a complete head has arrived."""
+        """Record that a complete request head has arrived on the connection."""
         if self._first_head is not None:
             self._first_head.cancel()
             self._first_head = None
 
     def proved(self) -> None:
-        """Record that a signed request arrived, or that the connection ended."""
+        """Record that a signed request arrived on the connection, or that the connection ended."""
         self._connections.proved(self)
 
     def close_after_response(self) -> None:
-        """Close the connection after the response. An unauthenticated client needs only one response."""
+        """Close the connection after its next response. An unauthenticated client needs only one response."""
         self._closes = True
 
     def abort(self) -> None:
@@ -105,7 +108,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Respond to malformed HTTP with the contract's JSON, and close the connection."""
+        """Respond to malformed HTTP with an error as JSON, and close the connection."""
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size:
             return super().handle_error(request, status, exc, message)
         self.asked()
@@ -116,7 +119,7 @@ class Connection(web.RequestHandler):
 
 
 def allow_all_descriptors() -> None:
-    """Raise the limit of open files, because each connection needs one.
+    """Raise the process's limit of open files, because each connection needs a file descriptor.
 
     The usual soft limit of 1024 exists for programs that still use select().
     """

@@ -1,6 +1,6 @@
-"""Checks of the credentials that an operator adds to an app, and their form for proxies.
+"""Checks of credentials that an operator adds to an application, and their form for proxies.
 
-A private or symmetric key is refused, and no message repeats a part of it. This module is pure.
+A private or symmetric key is refused, and no error message repeats a part of the key. This module is pure.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LEAKED: Final = (
 class InvalidCredential(ValueError):
     """Error for a text that can't be used as a credential.
 
-    The message is one line that begins with its name.
+    The error message is one line that begins with the name of the field.
     """
 
 
@@ -59,7 +59,7 @@ class PrivateKeyGiven(InvalidCredential):
 
 @dataclass(frozen=True, slots=True)
 class GivenKey:
-    """Public key, with the thumbprints and the end of the certificate that contained it."""
+    """Public key, with the thumbprints and the expiry of the certificate that contained the key."""
 
     jwk: Mapping[str, str]
     thumbprints: tuple[str, ...]
@@ -69,7 +69,7 @@ class GivenKey:
 
 @dataclass(frozen=True, slots=True)
 class GivenCertificate:
-    """Client certificate that is strong enough."""
+    """Client certificate with a key that is strong enough."""
 
     der: bytes
     subject: str
@@ -78,7 +78,7 @@ class GivenCertificate:
 
 
 def checked_issuer(text: str) -> str:
-    """Return the issuer unchanged, because tokens must contain exactly this text."""
+    """Return the issuer unchanged, because tokens must contain exactly this text as their issuer."""
     _require_text("issuer", text)
     try:
         parts = urlsplit(text)
@@ -110,7 +110,7 @@ def _require_text(name: str, text: str) -> None:
 
 
 def checked_jwks(text: str) -> dict[str, Any]:
-    """Return the public keys of an issuer for signatures, with the members that proxies use."""
+    """Return an issuer's public keys for signatures, with the JWK members that proxies use."""
     document = _json("keys", text)
     keys = document.get("keys")
     if not isinstance(keys, list) or not keys:
@@ -134,7 +134,7 @@ def checked_jwks(text: str) -> dict[str, Any]:
 
 
 def checked_key(text: str) -> GivenKey:
-    """Return the key of a PEM public key, a PEM certificate or a JWK."""
+    """Return the public key that a PEM public key, a PEM certificate or a JWK contains."""
     _require_no_private_pem("key", text)
     if "-----BEGIN CERTIFICATE-----" in text:
         certificate = _pem_certificate("key", text)
@@ -174,13 +174,13 @@ def _require_thumbprint(member: str, value: object, size: int) -> None:
 
 
 def with_thumbprints(jwk: Mapping[str, Any], thumbprints: Sequence[str]) -> dict[str, Any]:
-    """Return a JWK that names the certificate that its key came in."""
+    """Return a JWK with the thumbprints of the certificate that contained its key."""
     sizes = {len(_decoded(each)): each for each in thumbprints}
     return {**jwk, **{member: sizes[size] for member, size in _THUMBPRINTS.items() if size in sizes}}
 
 
 def checked_certificate(text: str) -> GivenCertificate:
-    """Return the first certificate of a PEM text, or the one whose DER is given as base64."""
+    """Return the first certificate in a PEM text, or the certificate whose DER is given in base64."""
     _require_no_private_pem("certificate", text)
     certificate = (
         _pem_certificate("certificate", text) if "-----" in text else _der_certificate("certificate", text)
@@ -213,12 +213,12 @@ def _require_client_usage(certificate: x509.Certificate) -> None:
 
 
 def is_text_of_key(text: str) -> bool:
-    """Return True if a text is PEM or JSON, and not the name of a file."""
+    """Return True if the text is PEM or JSON, and False if it can be the name of a file."""
     return "-----BEGIN" in text or text.lstrip().startswith("{")
 
 
 def certificate_text(content: bytes) -> str:
-    """Return the content of a PEM or DER file as the text that a request contains."""
+    """Return the content of a PEM or DER file as the text that an API request contains."""
     if content.startswith(b"0"):  # start of a DER sequence
         return base64.b64encode(content).decode()
     return content.decode("utf-8", "replace")
@@ -272,7 +272,7 @@ def _jwk(name: str, given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _jwk_of(name: str, key: object) -> dict[str, str]:
-    """Return the JWK of a key that is strong enough."""
+    """Return the JWK of a key, or raise InvalidCredential if the key is too weak."""
     if isinstance(key, RSAPublicKey):
         if not _LEAST_RSA_BITS <= key.key_size <= _MOST_RSA_BITS:
             what = f"an RSA key must have {_LEAST_RSA_BITS} to {_MOST_RSA_BITS} bits, not {key.key_size}"

@@ -1,4 +1,7 @@
-"""Curves of a proxy from its reported windows, and the times of its restarts. This module is pure."""
+"""Curves of a proxy's metrics over its reported time windows, and the times of its restarts.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _RESTART_MARGIN_SECONDS = 1.0  # An uptime is measured before it is sent, so it 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One report of metrics. A latency is None if the window had no request."""
+    """One metrics report of a proxy, for one window of time.
+
+    The latency is None if the window had no request.
+    """
 
     start_ms: int
     end_ms: int
@@ -32,7 +38,7 @@ class Window:
 
 
 def window(metrics: Metrics) -> Window | None:
-    """Return the window of a report; None if the report does not state its time."""
+    """Return the time window of a metrics report; None if the report does not state its time."""
     start, end = _ms(metrics.window_start), _ms(metrics.window_end or "")
     if start is None or end is None:
         return None
@@ -52,7 +58,7 @@ def window(metrics: Metrics) -> Window | None:
 def percentile(latency: Latency, share: float) -> float | None:
     """Return a percentile, interpolated linearly within buckets as in Prometheus.
 
-    Beyond the last bound, return that bound.
+    For a percentile above the last bucket bound, return that bound.
     """
     buckets, count = latency.buckets or [], latency.count or 0
     if not buckets or count <= 0:
@@ -68,7 +74,7 @@ def percentile(latency: Latency, share: float) -> float | None:
 
 
 def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
-    """Return the times in ms when the proxy restarted, oldest first: when its uptime went back.
+    """Return the times in ms when the proxy restarted, oldest first: when its reported uptime decreased.
 
     `heartbeats` are (received, heartbeat) pairs, oldest first.
     """
@@ -85,12 +91,12 @@ def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
 
 
 def windows(reports: Iterable[Metrics]) -> list[Window]:
-    """Return the windows oldest first, whatever the order of the reports."""
+    """Return the time windows of metrics reports, oldest first. The reports may have any order."""
     return sorted(filter(None, map(window, reports)), key=lambda each: each.start_ms)
 
 
 def rates(reports: Iterable[Load]) -> list[float]:
-    """Return the requests per second of each window, oldest first."""
+    """Return the requests per second of each report's time window, oldest first."""
     found = [
         (start, _rate(each.evaluated or 0, start, end))
         for each in reports
@@ -106,7 +112,7 @@ def _rate(requests: int, start_ms: int, end_ms: int) -> float:
 
 @lru_cache(1024)  # The end of a window is the start of the next one.
 def _ms(text: str) -> int | None:
-    """Return the time in ms; None if the text is not a time, or UTC has no year for it."""
+    """Return a time in ms; None if the text is not a time, or UTC has no year for the time."""
     try:
         return milliseconds(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError, OSError):

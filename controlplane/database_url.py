@@ -1,7 +1,7 @@
-"""URL of a PostgreSQL database: its validation, and the parts of it that may be shown.
+"""URL of a PostgreSQL database: its validation, and the parts of the URL that may be shown.
 
-A URL is split only if it is well-formed to its last character. So no part of a password can be mistaken for a
-host or the name of a database, and be shown.
+A database URL is split only if it is well-formed to its last character. So no part of a password can be
+mistaken for a host or a database name, which messages show.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _WITH_TLS: Final = ("require", "verify-ca", "verify-full")
 
 
 def valid_database_url(text: str) -> str:
-    """Return the URL unchanged. Raise ValueError, without a part of the URL, if it is not well-formed."""
+    """Return a valid database URL unchanged.
+
+    Raise ValueError if the URL is not well-formed. The error text has no part of the URL.
+    """
     if not text.startswith(SCHEMES):
         raise ValueError("must begin with postgresql://")
     parts = _parts(text)
@@ -52,7 +55,7 @@ def address_of(url: str) -> str:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Return the texts that must not be shown: the URL, and its password in encoded and decoded form."""
+    """Yield the texts that must not be shown: the URL, and its password in encoded and decoded form."""
     parts = _parts(url)
     yield url
     for password in (parts["password"], _parameters(parts).get("password")):
@@ -62,7 +65,7 @@ def secrets_of_url(url: str) -> Iterator[str]:
 
 
 def is_authority_unknown(reason: str) -> bool:
-    """Return True if the host has no certificate authority with which to check the server's certificate."""
+    """Return True if the host lacks the certificate authority that signed the server's certificate."""
     return "root certificate file" in reason or "certificate verify failed" in reason
 
 

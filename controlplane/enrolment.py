@@ -1,7 +1,7 @@
-"""Endpoint at which proxies enrol themselves with a token, and renew their keys.
+"""Endpoint at which proxies enrol themselves with an enrolment token, and renew their keys.
 
-A request with an enrolment token is not signed, because its proxy has no keys yet. A request without a token
-is signed like those of the agent API, and returns new keys for the proxy that signed it.
+A request with an enrolment token is not signed, because its proxy has no keys yet. A request without an
+enrolment token is signed, as in the agent API. Its response has new keys for the proxy that signed it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """New keys of a proxy, in clear for the proxy and in the form for the store."""
+    """New keys of a proxy: the clear text for the proxy, and the sealed form for the store."""
 
     api_key: str
     hmac_secret: str
@@ -128,7 +128,7 @@ class EnrolmentApi:
         return json_response(_response_of(outcome, keys), status=201)
 
     async def _refusal(self, why: EnrolmentRefusal, token: EnrolmentToken, enrolment: Enrolment) -> Refused:
-        """Note who holds a token that is real, and say why it is refused, whatever others failed at."""
+        """Write a refusal to the operator log under the name of its enrolment token, and return the error."""
         line = NewLogLine(f"enrolment:{token.name}", enrolment.address, "proxy.enrol", enrolment.request)
         await self._note_refusal(line, token.org_ids)
         return _refused(why)
@@ -144,7 +144,10 @@ class EnrolmentApi:
             )
 
     async def _count_failure(self, address: str) -> None:
-        """Raise Refused if the address failed too often. Valid tokens are never delayed by that."""
+        """Raise Refused if enrolments from this address failed too often.
+
+        The count of failed enrolments never delays a valid token.
+        """
         wait = await self._attempts.begin(None, f"enrolment from {network_of(address)}")
         if wait:
             said = f"too many failed enrolments from this address: try again in {wait} s"
@@ -230,7 +233,7 @@ def _uuid(member: str, text: str) -> str:
 
 
 def _known_version(asked: EnrolRequest) -> EnrolRequest:
-    """Return the request for the operator log, with the proxy's version limited to known forms."""
+    """Return the enrolment request for the operator log, with the proxy's version limited to known forms."""
     version = asked.version if asked.version.isprintable() else ""
     return msgspec.structs.replace(asked, version=version[:_LONGEST_VERSION])
 

@@ -1,4 +1,4 @@
-"""Errors of the control plane: their codes, statuses and JSON form."""
+"""Errors that the control plane returns: their codes, HTTP statuses and JSON form."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def status_of(code: str) -> int:
 
 
 class Refused(Exception):
-    """Error with which a request is refused. Its problems are lines for a person."""
+    """Error with which the control plane refuses a request.
+
+    The `problems` of the error are lines for a person.
+    """
 
     def __init__(self, code: str, message: str = "", *, problems: Sequence[str] = (), **headers: str) -> None:
         super().__init__(code)

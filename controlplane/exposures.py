@@ -1,4 +1,4 @@
-"""Find connections of the control plane that other hosts could read, for the log and for doctor."""
+"""Find connections of the control plane that other hosts could read, for the log and for `doctor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Exposure(NamedTuple):
 
 
 def exposures(settings: Settings) -> Iterator[Exposure]:
-    """Yield each connection without TLS: from other hosts to a listener, or from here to another host."""
+    """Yield each connection without TLS between this control plane and another host."""
     for section, given, harm in (
         ("ControlPlane", settings.control_plane, "rules can be read"),
         ("Console", settings.console, "passwords can be read"),

@@ -1,4 +1,4 @@
-"""State of each proxy: its reports, the measurements of it, and the rules that it enforces."""
+"""State of each proxy: its reports, values measured by the control plane, and the rules that it enforces."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _load = msgspec.json.Decoder(Load).decode
 
 @dataclass(frozen=True, slots=True)
 class Enforced:
-    """State of one ruleset at one proxy."""
+    """State of one ruleset at one proxy: the version that the proxy enforces."""
 
     ruleset: Ruleset  # ruleset with its active version
     state: Enforcement
@@ -62,7 +62,7 @@ class Enforced:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Heartbeat as it was received."""
+    """Heartbeat of a proxy, as the control plane received it."""
 
     received_ms: int
     skew_ms: int | None
@@ -91,7 +91,7 @@ class LastWord:
 
 @dataclass(frozen=True, slots=True)
 class ProxyHistory:
-    """Data that the page of one proxy shows in addition to its state."""
+    """Data for the page of one proxy, in addition to the state of the proxy."""
 
     heartbeats: tuple[Heard, ...]  # newest first
     windows: tuple[Window, ...]  # oldest first
@@ -142,11 +142,11 @@ class Fleet:
         return found
 
     def bounds(self, now_ms: int) -> HealthBounds:
-        """Return the bounds with which the store sorts, selects and counts proxies by health."""
+        """Return the time bounds with which the store sorts, selects and counts proxies by health."""
         return health_bounds(now_ms, self._interval_ms)
 
     async def heartbeats(self, proxy_id: str, most: int) -> list[Heard]:
-        """Return the newest heartbeats of a proxy, newest first."""
+        """Return up to `most` heartbeats of a proxy, newest first."""
         return [_heard(report) for report in await self._store.heartbeats(proxy_id, most)]
 
     async def history(self, proxy_id: str) -> ProxyHistory:
@@ -175,7 +175,7 @@ class Fleet:
         return ProxyState(proxy, heard, rules, assess(now_ms, facts), recent, losses)
 
     def _facts(self, proxy: Proxy, heard: Heard | None) -> Facts:
-        """Return the facts in the last heartbeat."""
+        """Return the facts about a proxy that its last heartbeat reported."""
         if heard is None:
             return Facts(self._interval_ms)
         facts = facts_of(self._interval_ms, heard.received_ms, heard.skew_ms, heard.said)

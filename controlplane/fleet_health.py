@@ -1,8 +1,9 @@
-"""Assess the health of a proxy from the age of its last heartbeat and the losses of its trail.
+"""Assess a proxy's health from the age of its last heartbeat and the losses of its audit trail.
 
-`failed`: the proxy does not work, or it is silent. `degraded`: it works, but something is late, doubtful or
-lost, and an operator has to look at it. Lost events count until an operator acknowledges them. `ended`: it
-stopped cleanly, reported that nothing is left to deliver, and has sent nothing since. This module is pure.
+`failed`: the proxy does not work, or it sends no heartbeats. `degraded`: the proxy works, but something is
+late, doubtful or lost, and an operator has to examine it. Lost events affect the health of a proxy until an
+operator acknowledges the loss. `ended`: the proxy stopped cleanly, reported that nothing is left to deliver,
+and has sent nothing since. This module is pure.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ _SECOND_MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Known facts of one proxy. Ages are from the time when its last heartbeat arrived."""
+    """Facts about one proxy from which its health is assessed.
+
+    Ages are measured from the time when the proxy's last heartbeat arrived.
+    """
 
     interval_ms: int
     heard_ms: int | None = None  # arrival of its last heartbeat, by this host's clock; None: no heartbeat yet
@@ -81,7 +85,7 @@ def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbe
 
 
 def said_by(interval_ms: int, skew_ms: int | None, said: Heartbeat) -> Said:
-    """Return the parts of a heartbeat that the store keeps for lists and counts."""
+    """Return the parts of a heartbeat that the store keeps for lists and counts of proxies."""
     health: Health = "ended" if said.is_last else assess(0, facts_of(interval_ms, 0, skew_ms, said)).health
     # A heartbeat just arrived, so the proxy is not silent.
     assert health in ("ok", "degraded", "failed", "ended")
@@ -89,7 +93,7 @@ def said_by(interval_ms: int, skew_ms: int | None, said: Heartbeat) -> Said:
 
 
 def health_bounds(now_ms: int, interval_ms: int) -> HealthBounds:
-    """Return the bounds with which the store sorts, selects and counts proxies as `assess` does."""
+    """Return the time bounds with which the store sorts, selects and counts proxies as `assess` does."""
     return HealthBounds(
         now_ms,
         stale_ms=STALE_AFTER * interval_ms,
@@ -128,9 +132,9 @@ def presence_of(now_ms: int, facts: Facts) -> Presence:
 
 
 def has_ended(heard_ms: int, last_seen_ms: int | None, *, is_last: bool) -> bool:
-    """Return True if no message came after a heartbeat that reported a clean stop.
+    """Return True if the proxy sent no message after a heartbeat that reported a clean stop.
 
-    For a deleted proxy, only the heartbeats are known.
+    For a deleted proxy, only the times of its heartbeats are known.
     """
     return is_last and last_seen_ms in (heard_ms, None)
 
@@ -170,7 +174,10 @@ def _measured(facts: Facts) -> Iterator[tuple[Health, str]]:
 
 
 def _lost(facts: Facts) -> Iterator[tuple[Health, str]]:
-    """Yield losses until an operator has acknowledged them. A proxy that lost events still works."""
+    """Yield the losses of a proxy's events that no operator has acknowledged.
+
+    A proxy that lost events can still work.
+    """
     missing, repeated, implausible = facts.losses
     if missing:
         yield "degraded", f"{counted(missing, 'event')} never arrived: their sequence numbers are missing"
@@ -187,11 +194,12 @@ def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
 
 
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
-    """Return by how much the sender's clock is at least ahead of this host's; below 0 if it is behind.
+    """Return by how much the sender's clock is at least ahead of this host's clock; below 0 if it is behind.
 
-    A timestamp in whole seconds covers any instant of that second, and was written just before it arrived. So
-    a difference that is consistent with equal clocks counts as 0. For other differences, the smallest
-    possible one is returned. The transit time makes a sender look behind.
+    A timestamp in whole seconds stands for any instant of that second, and was written just before the
+    message arrived. So a clock difference that is consistent with equal clocks counts as 0. For any other
+    timestamp, the smallest possible clock difference is returned. The transit time of a message makes the
+    sender's clock look behind.
     """
     ahead_ms = timestamp * _SECOND_MS - arrived_ms
     behind_ms = ahead_ms + _SECOND_MS

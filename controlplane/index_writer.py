@@ -1,9 +1,9 @@
 """Write events from the store's outbox to a search index, in order, and confirm each indexed batch.
 
-The outbox is the store's own order of events, so little is buffered in memory, even if the index is down for
-long. Ingestion passes just stored events in parsed form. They are read from the store again only if they did
-not fit in memory or another process stored them. An event may be written twice (after a crash between the
-write and its confirmation), but is never skipped.
+The outbox is the store's own order of events. So little is buffered in memory, even if the index is down for
+long. Ingestion passes events that it has just stored to the index writer, in parsed form. The index writer
+reads events from the store only if they did not fit in memory or another process stored them. An event may be
+written twice (after a crash between the write and its confirmation), but is never skipped.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ _REPORT_SECONDS: Final = 10.0  # seconds between two log lines about the progres
 
 
 class IndexWriter:
-    """Writer for one index in one process.
+    """Writer of events to one search index in one process.
 
-    Several at once are harmless, because they only repeat each other's work.
+    Several index writers for one index are harmless, because they only repeat each other's work.
     """
 
     def __init__(
@@ -84,17 +84,20 @@ class IndexWriter:
 
     @property
     def position(self) -> int:
-        """Last position in the index; 0 until the index has responded once."""
+        """Position of the last event in the index; 0 until the index has responded once."""
         return self._position
 
     @property
     def is_measured(self) -> bool:
-        """Return True if the position comes from the index, and not from before `run`."""
+        """Return True if the writer has determined the position of the index at least once."""
         return self._is_measured
 
     @property
     def lag(self) -> int:
-        """Number of accepted events that are not in the index yet. The store may have further ones."""
+        """Number of events that the control plane has accepted and the index does not have yet.
+
+        The store may have more events that are not in the index.
+        """
         return max(0, self._newest - self._position)
 
     @property
@@ -103,12 +106,15 @@ class IndexWriter:
         return 100 if self._newest <= self._position else 100 * self._position // self._newest
 
     def wake(self, newest: int = 0) -> None:
-        """Wake the writer after events were accepted, up to this position if the caller has it."""
+        """Wake the index writer after events were accepted.
+
+        `newest` is the last position, if the caller has it.
+        """
         self._newest = max(self._newest, newest)
         self._woken.set()
 
     def take(self, parsed: Parsed) -> None:
-        """Take events that were just stored, in parsed form."""
+        """Take the parsed events of a batch that was just stored."""
         # An index with ranges reads its events from the store, also for a retry.
         if self._ranged is None and self._parsed_bytes + parsed.size <= MOST_PARSED_BYTES:
             self._parsed[parsed.position] = parsed
@@ -116,7 +122,7 @@ class IndexWriter:
         self.wake(parsed.position + len(parsed.events) - 1)
 
     def stop(self) -> None:
-        """Stop run() after the current batch is written."""
+        """Stop run() after the index writer has written its current batch."""
         self._stopped.set()
         self._woken.set()
 
@@ -138,7 +144,10 @@ class IndexWriter:
             await _wait(self._stopped, self._linger_seconds)
 
     async def drain(self) -> int:
-        """Write all events of the store, or until stop(). Return their number. Raise if it fails."""
+        """Write all events of the store to the index, or until stop().
+
+        Return their number. Raise the error if the index or the store fails.
+        """
         async with self._draining:  # A search drains the outbox too.
             written = await self._drain()
             self.is_behind = False
@@ -147,7 +156,7 @@ class IndexWriter:
     async def catch_up(self, seconds: float) -> None:
         """Wait until the index has all events accepted before this call, or until the time limit.
 
-        If the index accepts no events, a search can still find the others.
+        If the index accepts no events, a search can still find the events that it already has.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -219,7 +228,10 @@ class IndexWriter:
         self._is_measured = True
 
     async def _write_next(self) -> tuple[int, int]:
-        """Write the next batch. Return the number of its events and the position of the last one."""
+        """Write the next batch of events to the index.
+
+        Return the number of the events in the batch, and the position of the last event.
+        """
         parsed = self._next_parsed()
         if parsed:
             try:
@@ -240,7 +252,7 @@ class IndexWriter:
         return len(events), events[-1].position
 
     def _leave_out_unreadable(self, events: Sequence[Event]) -> None:
-        """Count and log the events whose block is damaged."""
+        """Count and log the events that the index lacks because their block is damaged."""
         damaged = (event for event in events if event.body == UNREADABLE)
         for org_id, of_org in groupby(damaged, key=attrgetter("org_id")):
             positions = [event.position for event in of_org]
@@ -252,7 +264,10 @@ class IndexWriter:
             )  # fmt: skip
 
     def _next_parsed(self) -> list[Parsed]:
-        """Return the events after the index's position without a gap. Discard events before it."""
+        """Return the parsed events that follow the index's position without a gap.
+
+        Discard the parsed events that the index has already.
+        """
         for position in [each for each in self._parsed if each <= self._position]:
             self._forget(position)
         found: list[Parsed] = []
@@ -268,7 +283,7 @@ class IndexWriter:
         return parsed
 
     async def _write(self, events: Sequence[Event]) -> None:
-        """Write events one by one if necessary, so that one unusable event does not block the others."""
+        """Write events one by one if necessary, so that one unusable event does not block other events."""
         try:
             await self._index.write(events, self._position)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:

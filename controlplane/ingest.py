@@ -1,4 +1,4 @@
-"""Take an audit batch from bytes to the store: check its shape and organisation, then commit it."""
+"""Take a batch of audit events from bytes to the store: check its shape and organisation, then commit it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_LEVELS: Final = 903
 
 
 class InvalidBatch(ValueError):
-    """Error 400 invalidPayload: the shape of the batch is wrong."""
+    """Error 400 invalidPayload: the JSON of the batch does not have the required form."""
 
 
 class MixedOrganisations(ValueError):
@@ -39,7 +39,7 @@ class MixedOrganisations(ValueError):
 
 
 class NotAuthorised(ValueError):
-    """Error 403 notAuthorisedForTenant: the proxy has no permission to write for this organisation."""
+    """Error 403 notAuthorisedForTenant: the proxy has no permission to write events of this organisation."""
 
 
 class Batch(Struct, rename="camel"):
@@ -77,7 +77,7 @@ class Ingest:
     ) -> None:
         """Initialise the ingestion, with a callback for stored events.
 
-        `on_stored` receives the parsed events if all of them are stored exactly as they were read, otherwise
+        `on_stored` receives the parsed events if all events are stored exactly as they were read, otherwise
         None.
         """
         self._store = store
@@ -86,7 +86,10 @@ class Ingest:
         self._on_stored = on_stored
 
     async def accept(self, proxy_id: str, allowed_orgs: Collection[str], body: bytes) -> tuple[str, Outcome]:
-        """Store a batch, and return its id and the outcome. A stored batch is on disk before the return."""
+        """Store a batch of audit events, and return its batch id and the outcome.
+
+        A stored batch is on disk before this method returns.
+        """
         batch, known = parse_batch(proxy_id, body, self._clock.wall_ms())
         if batch.org_id not in allowed_orgs:
             raise NotAuthorised
@@ -102,7 +105,7 @@ class Ingest:
 
 
 def batch_id_of(body: bytes) -> str | None:
-    """Return the batch id of a refused body, even if the id is first and the rest is not JSON."""
+    """Return the batch id of a refused request body, even if the rest of the body is not JSON."""
     try:
         return _decode_name(body).batch_id
     except (ValueError, RecursionError):
@@ -111,7 +114,7 @@ def batch_id_of(body: bytes) -> str | None:
 
 
 def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
-    """Return the batch, and its parsed events if they are stored unchanged and have no other members."""
+    """Return the batch, and its parsed events if they are stored unchanged and have only known members."""
     try:
         batch = _decode(body)
         events: Sequence[bytes] = _decode_raw_events(body).events
@@ -158,14 +161,17 @@ _MARKS: Final = {"implausibleTime": "claimedImplausibleTime", "receivedAt": "cla
 
 
 def implausible(time_ms: int, received_ms: int) -> Implausible | None:
-    """Return whether an event's own time is in the future or too far in the past; None if it is plausible."""
+    """Return whether an event's time is in the future or too far in the past; None if it is plausible."""
     if time_ms > received_ms + MOST_AHEAD_MS:
         return "future"
     return "past" if time_ms < received_ms - MOST_BEHIND_MS else None
 
 
 def _marked(raw: bytes, mark: Implausible | None, received_ms: int) -> bytes:
-    """Return the event with the mark as its last members. The bytes before them are unchanged."""
+    """Return the event with the mark of an implausible time as its last members.
+
+    The other bytes of the event are unchanged.
+    """
     if mark is None:
         return raw
     text = bytes(raw).rstrip(b" \t\r\n").removesuffix(b"}")
@@ -179,7 +185,7 @@ def _may_claim_marks(body: bytes) -> bool:
 
 
 def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the events, with members that only the control plane may write renamed."""
+    """Return the events, with new names for the members that only the control plane may write."""
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))
@@ -191,7 +197,7 @@ def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the events, with the true proxy added to each event that names another proxy."""
+    """Return the events, with the sending proxy added to each event that names another proxy."""
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))
@@ -210,7 +216,7 @@ def _dumped(event: dict[str, object]) -> bytes:
 
 
 def _decode(body: bytes) -> _KnownBatch | Batch:
-    """Decode a batch whose bytes are all checked, so that any JSON parser can read what is stored."""
+    """Decode a batch and check all of its bytes, so that any JSON parser can read the stored events."""
     try:
         return _decode_known(body)
     except msgspec.ValidationError:
@@ -221,7 +227,7 @@ def _decode(body: bytes) -> _KnownBatch | Batch:
 
 
 def _reason(error: Exception) -> str:
-    """Return where the shape is wrong, without any bytes of the request, because the response is logged."""
+    """Return the place of an error in a batch. The text has no bytes of the request, because it is logged."""
     return (
         str(error)
         if isinstance(error, msgspec.ValidationError)

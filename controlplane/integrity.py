@@ -1,8 +1,9 @@
-"""Integrity of the audit events: signed links from the start on, and a verification of the whole chain.
+"""Integrity of the audit events: signed links of the audit chain, and a verification of the chain.
 
-A store that was made by this release has every event chained from the beginning. A store of an earlier
-release is chained once, before its first start listens. That it was chained is sealed under the master key.
-So an attacker who can only write the file can't pass off new events as old ones.
+A store that was made by this release has every event in the audit chain from the beginning. The events of an
+earlier release are added to the audit chain once, before the control plane listens for the first time. A text
+that is sealed under the master key records that these events were added. So an attacker who can only write
+the store's file can't present new events as old events.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def chain_key(vault: Vault) -> bytes:
 
 
 async def begin_chain(vault: Vault, store: Store) -> None:
-    """Sign links from now on. First, chain the events of an earlier release, if this was not done yet."""
+    """Sign the links of the audit chain from now on.
+
+    First add the events of an earlier release to the audit chain, if this was not done yet.
+    """
     store.sign_links(chain_key(vault))
     if await opened_check(vault, store) == CHAINED:
         return
@@ -46,7 +50,7 @@ async def begin_chain(vault: Vault, store: Store) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Link that was kept outside the store, with its number if that was kept too."""
+    """Chain link that somebody kept outside the store, with its number if the number was kept too."""
 
     link: bytes
     number: int | None = None
@@ -54,7 +58,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Progress of a verification; `done` at its end, when `misfit` is its result."""
+    """Progress of a verification of the audit chain. If it is `done`, `misfit` is its result."""
 
     reached: Reached
     links: int  # links of the chain at the start of the verification
@@ -63,7 +67,7 @@ class Walk:
 
 
 async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> AsyncGenerator[Walk]:
-    """Verify the organisation's chain, from the known link on if its number is known."""
+    """Verify the organisation's audit chain, from the known link on if its number is known."""
     if await store.has_master_key() and await opened_check(vault, store) != CHAINED:
         raise StoreError(
             "the audit chain lacks the events of an earlier release: start the control plane once"
@@ -83,7 +87,7 @@ async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> 
 
 
 async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | None:
-    """Return the position after the known link, if the link is in its place."""
+    """Return the position in the chain after the known link, if the link has its number in the chain."""
     if known is None or known.number is None:
         return None
     link = await store.chain_link(org_id, known.number)
@@ -93,7 +97,7 @@ async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | No
 
 
 async def _position_at(store: Store, link: Link) -> int:
-    """Return the position of the newest block that the chain covers up to this link."""
+    """Return the position of the newest block of events that the chain covers up to this link."""
     at: Link | None = link
     while at is not None and at.record.kind == "purge":
         at = await store.chain_link(at.record.org_id, at.record.number - 1)

@@ -1,7 +1,7 @@
-"""Jobs that one control plane does for all that share a store, while it leads.
+"""Jobs that one control plane, the leader, does for all control planes that share a store.
 
-Every job does its work in small steps, and each step may be done twice. A delayed leader may finish one step
-after another control plane has taken over.
+Each job of the leader works in small steps, and doing a step twice is harmless. A delayed leader may finish
+one step after another control plane has taken over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 async def lead(peers: Peers, start: Callable[[], Sequence[asyncio.Task[None]]]) -> None:
-    """Start the jobs when this control plane becomes the leader, and cancel them when it is no longer."""
+    """Start the jobs when this control plane becomes the leader, and cancel them when it stops leading."""
     while True:
         await peers.until_leading()
         _log.info("this control plane is the leader: it writes the search index and runs retention")

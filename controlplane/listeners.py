@@ -1,4 +1,4 @@
-"""Bind the listening sockets of every section before the store is opened."""
+"""Binds the listening sockets of all sections of the settings, before the store is opened."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _Protocol = Callable[[], asyncio.BaseProtocol]
 
 
 class Listeners:
-    """Listening sockets by setting.
+    """Listening sockets, by the setting that contains their addresses.
 
-    Raise OSError with one line that names the setting, the address and its owner.
+    Raise OSError with one line that names the setting, the address and the owner of the address.
     """
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
@@ -43,9 +43,11 @@ class Listeners:
         self._sockets = {key: _bound(key, listen, stack) for key, listen in wanted.items()}
 
     def listen(self) -> None:
-        """Listen on every address or, after an error, on none. Clients wait until `serve`.
+        """Listen on every address or, after an error, on no address.
 
-        A program that started at the same moment may have taken an address between bind and listen.
+        Connections of clients wait until `serve` is called.
+
+        Another program that starts at the same moment may take an address between bind and listen.
         """
         for key, pairs in self._sockets.items():
             for address, each in pairs:
@@ -55,7 +57,7 @@ class Listeners:
                     raise OSError(not_listening(key, address, error, Path("/proc"))) from None
 
     async def serve(self, key: str, protocol: _Protocol) -> list[asyncio.Server]:
-        """Accept connections on the sockets of a setting."""
+        """Accept connections on the listening sockets of a setting."""
         tls = self._tls[key]
         loop = asyncio.get_running_loop()
         return [
@@ -70,7 +72,7 @@ class Listeners:
         ]
 
     def urls(self, key: str) -> list[str]:
-        """Return the addresses as clients write them, with the ports that the kernel chose."""
+        """Return the URLs of a listener as clients write them, with the ports that the kernel chose."""
         scheme = "http" if self._tls[key] is None else "https"
         names = [each.getsockname()[:2] for _, each in self._sockets[key]]
         return [f"{scheme}://{Address(host, port)}" for host, port in names]
@@ -90,9 +92,9 @@ def _bound(key: str, listen: Sequence[Address], stack: ExitStack) -> list[tuple[
 
 
 def _of_address(address: Address) -> list[socket.socket]:
-    """Yield the bound sockets of an address.
+    """Return the bound sockets of an address in the settings.
 
-    A host name may have several addresses, and one that can be bound may be enough.
+    A host name may have several addresses, and one bound address of the host may be enough.
     """
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []

@@ -1,8 +1,9 @@
-"""Live tail of new events: they are read and parsed once for all listeners.
+"""Live tail of new events. Events are read and parsed once for all listeners.
 
-Events have the order of their positions in the store. A listener that gives its last position receives every
-event after it. One task reads the store while there is at least one listener. A listener that is behind reads
-by itself until it has caught up.
+A live tail sends events in the order of their positions in the store. A listener that gives the position of
+its last event receives every event after that event. One task reads new events from the store while there is
+at least one listener. A listener that has not reached the newest event reads the store by itself until it
+has.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ Wanted = Callable[[Document], bool]
 
 
 class TooManyListeners(Exception):
-    """Error because the number of listeners is at its limit. The text is one line for a person."""
+    """Error because the live tail has as many listeners as are allowed.
+
+    The error text is one line for a person.
+    """
 
 
 class CutOff(Exception):
-    """Error because the listener is disconnected. The text is one line for a person."""
+    """Error because the live tail disconnected the listener. The error text is one line for a person."""
 
 
 class LiveTail:
@@ -47,11 +51,11 @@ class LiveTail:
         self._position = 0  # Position up to which events are given, or being given, to the served listeners.
 
     def wake(self) -> None:
-        """Wake the reading task after events were stored."""
+        """Wake the task that reads the store, after events were stored."""
         self._woken.set()
 
     def close(self) -> None:
-        """Disconnect all listeners, so that a stop does not wait for endless responses."""
+        """Disconnect all listeners, so that endless responses do not delay a stop of the control plane."""
         self._is_closed = True
         for listener in self._listeners:
             listener.cut("the control plane is stopping")
@@ -60,9 +64,10 @@ class LiveTail:
     async def listener(
         self, who: str, wanted: Wanted, after: int | None, org_ids: tuple[str, ...] | None = None
     ) -> AsyncIterator[Listener]:
-        """Yield a listener for events after the position, or for new events.
+        """Yield a listener for events after the position `after`, or for new events only.
 
-        `org_ids` selects organisations; None means all. Raise TooManyListeners at a limit.
+        `org_ids` selects the organisations whose events are sent; None means all. Raise TooManyListeners if
+        as many listeners exist as are allowed.
         """
         if self._is_closed:
             raise TooManyListeners("the control plane is stopping")
@@ -88,7 +93,7 @@ class LiveTail:
                 self._reading = None
 
     async def catch_up(self, listener: Listener) -> list[StoredEvent]:
-        """Return the next events that match the listener; empty if it has reached the reading task."""
+        """Return the next events that match the listener. The list is empty if the listener has caught up."""
         while True:
             if not self._is_reading():
                 newest = await self._store.last_position()
@@ -133,7 +138,7 @@ class LiveTail:
 
 
 class Listener:
-    """Client that follows events, and the position that it has reached."""
+    """Client that follows new events, and the position of the last event that it received."""
 
     def __init__(self, tail: LiveTail, who: str, wanted: Wanted, org_ids: tuple[str, ...] | None) -> None:
         self._tail = tail
@@ -153,13 +158,13 @@ class Listener:
         self.has_gap = after is not None and after != position
 
     def came_to(self, position: int) -> None:
-        """Record that the listener has all matching events up to the position."""
+        """Record that the listener has received all matching events up to the position."""
         self.position = self._waiting_to = position
 
     async def next(self) -> list[StoredEvent]:
-        """Return the next matching events when there are some.
+        """Return the next events that match the listener, as soon as there are some.
 
-        Raise CutOff if the listener is disconnected.
+        Raise CutOff if the live tail disconnects the listener.
         """
         if not self.is_served and (share := await self._caught_up()):
             return share
@@ -194,7 +199,7 @@ class Listener:
         self._something.set()
 
     def cut(self, why: str) -> None:
-        """Disconnect the listener after it has received the waiting events."""
+        """Disconnect the listener after it has received the events that wait for it."""
         self._cut_off = why
         self._something.set()
 
@@ -204,7 +209,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _shares(events: Sequence[StoredEvent], listeners: Sequence[Listener]) -> list[list[StoredEvent]]:
-    """Return the matching events of each listener."""
+    """Return, for each listener, those of the events that match it."""
     shares: list[list[StoredEvent]] = [[] for _ in listeners]
     for event in events:
         try:

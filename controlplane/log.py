@@ -1,4 +1,4 @@
-"""Logging of the control plane, with filters for lines of libraries."""
+"""Logging of the control plane, with filters for log lines of libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from proxy.process import log
 
 
 class _BadRequestIsNoFault(logging.Filter):
-    """Filter for aiohttp's tracebacks about malformed HTTP, which become a debug line."""
+    """Filter that turns aiohttp's tracebacks about malformed HTTP into one debug line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         from aiohttp.http_exceptions import HttpProcessingError
@@ -24,7 +24,7 @@ class _BadRequestIsNoFault(logging.Filter):
 
 
 def configure(level: str, style: Literal["text", "json"]) -> None:
-    """Configure the logging of the control plane."""
+    """Configure the level and the format of the control plane's log."""
     log.configure(level, style)
     logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # Its debug lines contain whole statements.
     logging.getLogger("psycopg").setLevel(logging.ERROR)  # Its warnings also reach the caller as errors.

@@ -1,4 +1,4 @@
-"""Open the vault with the master key of a store, and check that the key belongs to the store."""
+"""Opens the vault with a store's master key, and checks that the key belongs to the store."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CHAINED: Final = "graphward, all of whose events are chained"
 async def open_vault(
     settings: SecretsSettings, store: RegistryStore, egress: Egress = DIRECT, *, reads: bool = False
 ) -> Vault:
-    """Open the vault, and check that the store's secrets were sealed with its master key.
+    """Open the vault, and check that its master key sealed the store's secrets.
 
-    Make a missing master key, unless the caller only reads (`reads`). Raise MasterKeyError if the key belongs
-    to another store, or if it is missing although the store has secrets.
+    Make a master key if the store has none, unless the caller only reads (`reads`). Raise MasterKeyError if
+    the key belongs to another store, or if the key is missing although the store has secrets.
     """
     file = settings.key_file
     missing = file is not None and not file.exists()
@@ -39,9 +39,9 @@ async def open_vault(
 
 
 async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
-    """Return the master key from its place, and make a missing file.
+    """Return the master key from the place that the settings name. If the key file is missing, make it.
 
-    Raise MasterKeyError if it has no key.
+    Raise MasterKeyError if that place has no master key.
     """
     if settings.master_key_vault_url:
         return (await read_vault_key(settings, egress)).key
@@ -49,9 +49,10 @@ async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
 
 
 async def opened_check(vault: Vault, store: RegistryStore) -> str:
-    """Return the text that the store keeps sealed under its master key.
+    """Return the check text that the store keeps, sealed under its master key.
 
-    It is `CHAINED`, or the text of an earlier release. Raise MasterKeyError if the vault has another key.
+    The check text is `CHAINED`, or the text of an earlier release. Raise MasterKeyError if the vault has the
+    master key of another store.
     """
     sealed = await store.master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))
     return vault.open(MASTER_KEY_CHECK, sealed)

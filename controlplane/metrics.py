@@ -1,7 +1,8 @@
-"""Metrics of the control plane for Prometheus: counted here, or read from the store at a scrape.
+"""Metrics of the control plane for Prometheus: counted in the process, or read from the store at a scrape.
 
-Only the label with the proxy's name grows with use, and a scrape has at most MOST_PROXIES of them. `python -m
-tests.metrics_reference` also writes the texts to docs/reference/metrics.md.
+Only the label with the proxy's name grows with the fleet, and a scrape has at most MOST_PROXIES of these
+labels. `python -m tests.metrics_reference` also writes the help texts of the metrics to
+docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Counts:
-    """Counters and histograms of the process. They start at 0 with the process, as Prometheus expects."""
+    """Counters and histograms that the process keeps in memory.
+
+    The counters start at 0 with the process, as Prometheus expects.
+    """
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry(auto_describe=False)
@@ -90,7 +94,7 @@ class Counts:
 
     @web.middleware
     async def measured(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Count each request that gets a response."""
+        """Count each HTTP request that gets a response."""
         began = time.perf_counter()
         response = await handler(request)
         endpoint = _ENDPOINTS.get(request.path, "other")
@@ -98,13 +102,13 @@ class Counts:
         return response
 
     def count(self, endpoint: str, status: int, seconds: float) -> None:
-        """Count one response, and the duration of its request."""
+        """Count one HTTP response, and the duration of its request."""
         self._of_response(endpoint, status).inc()
         self._of_endpoint(endpoint).observe(seconds)
 
 
 class Exposition:
-    """Text of a scrape, and the application of the listener that serves it."""
+    """Text of a metrics scrape, and the web application that serves it."""
 
     def __init__(
         self,
@@ -142,7 +146,10 @@ class Exposition:
         return application
 
     async def text(self) -> bytes:
-        """Return the text of a scrape. Without the store, it has only the metrics that do not need it."""
+        """Return the text of a metrics scrape.
+
+        If the store is unreachable, the text has only the metrics that do not need the store.
+        """
         bounds = health_bounds(self._clock.wall_ms(), self._interval_ms)
         try:
             tally = await self._store.tally(MOST_PROXIES)
@@ -165,7 +172,10 @@ class Exposition:
         return generate_latest(self._counts.registry) + generate_latest(registry)
 
     async def _of_each_sink(self) -> list[Metric]:
-        """Yield gauges and counters of the sinks in the settings. Only the leader delivers and has them."""
+        """Return gauges and counters of the sinks in the settings.
+
+        Only the leader delivers events to sinks, so only the leader has these metrics.
+        """
         if not self._sinks:
             return []
         states, newest = await self._store.sink_states(), await self._store.last_position()
@@ -238,7 +248,7 @@ class Exposition:
 
 
 class _Families(Collector):
-    """Collector of families that already exist."""
+    """Prometheus collector that returns metric families that already exist."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -255,7 +265,10 @@ def _by_health(counts: Mapping[Health, int]) -> Metric:
 
 
 def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
-    """Yield gauges of each proxy. Only enabled proxies have the time of the last message."""
+    """Yield the gauges of each proxy, with its name as a label.
+
+    Only enabled proxies have the gauge for the time of the last message.
+    """
     seen = _gauge(
         "proxy_last_seen_timestamp_seconds",
         "Time of the proxy's latest signed request, or of its creation, in Unix seconds",
@@ -308,7 +321,7 @@ def _sink_families() -> tuple[GaugeMetricFamily | CounterMetricFamily, ...]:
 
 
 def _of_each_token(tokens: Sequence[EnrolmentToken], now_ms: int) -> Iterator[Metric]:
-    """Yield gauges of each enrolment token that is valid or used up."""
+    """Yield the gauges of each enrolment token that is valid or used up."""
     uses = _gauge("enrolment_token_uses", "Enrolments that the token allows", label="token")
     left = _gauge("enrolment_token_uses_left", "Enrolments that the token still allows", label="token")
     ends = _gauge(
@@ -327,7 +340,7 @@ def _of_each_token(tokens: Sequence[EnrolmentToken], now_ms: int) -> Iterator[Me
 
 
 def _of_credentials(ending: Sequence[EndingCredential], now_ms: int) -> Iterator[Metric]:
-    """Yield gauges of the credentials of apps that end, by the remaining time."""
+    """Yield gauges of the application credentials that expire, by the remaining time."""
     counted = dict.fromkeys(("ended", *_LEFT_MS, "later"), 0)
     for each in ending:
         left_ms = each.ends_ms - now_ms
@@ -383,5 +396,5 @@ def _free(store: Path) -> int:
 
 
 def _end_of(certificate: Path) -> datetime:
-    """Return when the server's own certificate expires: the first one of its chain, which was validated."""
+    """Return when the server's certificate expires, which is the first and validated one of its chain."""
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc

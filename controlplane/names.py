@@ -16,7 +16,7 @@ _LONGEST_NAME: Final = 200  # characters
 
 
 class InvalidName(ValueError):
-    """Error for a name that is not allowed. The text is one line for a person."""
+    """Error for a name that is not allowed. The error text is one line for a person."""
 
 
 def new_id(clock: Clock) -> str:
@@ -30,12 +30,15 @@ def new_credential_id() -> str:
 
 
 def secret_id(app_id: str, version: int) -> str:
-    """Return the credential ID of a client secret, which has no ID in the store."""
+    """Return the credential ID of a client secret. The store keeps no ID for client secrets."""
     return f"crd-{sha256(f'{app_id}/{version}'.encode()).hexdigest()[:12]}"
 
 
 def valid_name(name: str) -> str:
-    """Return the name unchanged. Raise InvalidName if it looks like an ID or like another name."""
+    """Return a valid name unchanged.
+
+    Raise InvalidName if the name is not valid, for example because it looks like an ID.
+    """
     unseen = unseen_in(name)
     if unseen is not None:
         raise InvalidName(f"a name must not contain {named(unseen)}, which cannot be seen: {escaped(name)}")
@@ -52,9 +55,11 @@ def valid_name(name: str) -> str:
 
 
 def new_name(name: str, taken: Collection[str]) -> str:
-    """Return the valid name. Raise InvalidName if a person could confuse it with a name that is taken.
+    """Return the new name if it is valid.
 
-    The store itself refuses an equal name, because it compares within the transaction.
+    Raise InvalidName if a person could confuse the new name with a name that is taken.
+
+    The store itself refuses a name that is taken, because it compares names within the transaction.
     """
     valid_name(name)
     if name not in taken and looks_like(name) in map(looks_like, taken):

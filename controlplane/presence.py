@@ -1,4 +1,4 @@
-"""Record every few seconds that this control plane runs, so that the others detect when it dies."""
+"""Records every few seconds that this control plane runs, so that other control planes detect its end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Presence:
             await self._note()
 
     async def end(self) -> None:
-        """Remove the record, after a write that was in progress when `run` was cancelled."""
+        """Remove the record of this control plane, after a write that was still in progress."""
         if self._noting is not None:
             await self._noting
         try:

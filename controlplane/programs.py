@@ -1,4 +1,4 @@
-"""Names of both programs: as installed commands, or as modules if the control plane was started as one."""
+"""Names of the programs of proxy and control plane: installed commands, or modules if started as a module."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MODULE: Final = "python -m controlplane"
 
 
 def program_of(first_argument: str) -> str:
-    """Return the name of the program that is the first word of `sys.argv`."""
+    """Return the name of the program for which `sys.argv[0]` stands."""
     return COMMAND if Path(first_argument).name == COMMAND else MODULE
 
 
 def proxy_beside(program: str) -> str:
-    """Return the name of the proxy's program, in the same form as the control plane's."""
+    """Return the name of the proxy's program, in the same form as the name of the control plane's program."""
     return "graphward-proxy" if program == COMMAND else "python -m proxy"

@@ -1,7 +1,7 @@
-"""Typed values of the reports of proxies: heartbeats and metrics. This module is pure.
+"""Typed values of the reports that proxies send: heartbeats and metrics. This module is pure.
 
-Every member may be omitted. A member must have its type, and a number must be plausible. Unknown members are
-kept in the text that is stored.
+A report may omit every member. A member of a report must have its type, and a number must be plausible. The
+stored text of a report keeps unknown members.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_last(self) -> bool:
-        """Return True if the proxy stopped cleanly and has nothing left to deliver."""
+        """Return True if this heartbeat is the last: the proxy stopped and has nothing left to deliver."""
         return self.ended is True and not self.audit_pending
 
 
@@ -54,7 +54,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True, rename="camel"):
-    """Part of a metrics report that a list shows: the number of requests in a window."""
+    """Part of a metrics report for lists of proxies: the number of requests in a window."""
 
     window_start: Word = ""
     window_end: Word | None = None

@@ -1,4 +1,4 @@
-"""Common handling of requests by every listener: bodies within limits, errors as JSON, strict headers."""
+"""Handling of requests that every listener shares: bodies within limits, errors as JSON, strict headers."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def connection_of(request: web.Request) -> Connection:
 
 
 def of_any_name(path: str) -> str:
-    """Return the route `/apps/{app}` in a form that matches every name.
+    """Return a route such as `/apps/{app}` in a form that matches every name.
 
-    By default, aiohttp matches no names that contain braces.
+    By default, a route of aiohttp matches no names that contain braces.
     """
     return re.sub(r"{(\w+)}", r"{\1:[^/]+}", path)
 
 
 async def no_continue_yet(request: web.Request) -> None:
-    """Delay `100 Continue` until the head has passed its checks."""
+    """Delay `100 Continue` until the request head has passed its checks."""
     if request.headers.get("Expect", "").lower() != "100-continue":
         raise web.HTTPExpectationFailed
 
@@ -92,7 +92,7 @@ async def _arriving(request: web.Request, cap: int, too_large: Callable[[], Refu
 async def response_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Return every error as the contract's JSON, and log it as one line."""
+    """Return every error in the JSON form of the API, and log it as one line."""
     connection_of(request).asked()
     path = without_secrets(request.path)
     try:

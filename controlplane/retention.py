@@ -1,4 +1,4 @@
-"""Delete data whose retention has ended: few rows at a time, with pauses, so that nothing waits."""
+"""Deletes data whose retention has ended, a few rows at a time, so that other writes do not wait."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class PurgeableIndex(Protocol):
 
 
 class WitnessedTime:
-    """Newest time with which the correctly signed timestamp of each proxy agreed.
+    """Newest time of this host's clock that the correctly signed timestamp of a proxy confirmed.
 
-    A host whose clock is a year ahead would purge a year too much. This time prevents that, because it
-    advances only when another host's clock agrees.
+    A host whose clock is a year ahead would purge the events of a year too much. The confirmed time prevents
+    such a purge, because it advances only when the clock of another host agrees.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class WitnessedTime:
         self._by_proxy[proxy_id] = now_ms
 
     def of_hands(self, hands: Mapping[str, str]) -> list[int]:
-        """Return the newest time of each holder of proxy keys, the newest first."""
+        """Return the newest confirmed time of each holder of proxy keys, the newest first."""
         newest: dict[str, int] = {}
         for proxy_id in self._by_proxy.keys() & hands.keys():
             hand, ms = hands[proxy_id], self._by_proxy[proxy_id]
@@ -89,7 +89,10 @@ class Retention:
             await asyncio.sleep(self._interval_seconds if self._has_time else min(60, self._interval_seconds))
 
     async def purge(self) -> int:
-        """Purge each organisation, even if another one fails. Return the number of purged events."""
+        """Purge the old events of each organisation, even if the purge of another organisation fails.
+
+        Return the number of purged events.
+        """
         await self._purge_sessions()
         now_ms = await agreed_time(self._store, self._witnessed, self._clock)
         self._has_time = now_ms is not None
@@ -125,7 +128,7 @@ class Retention:
     async def _held_before(self, org: Org, before_ms: int) -> int:
         """Return the latest time, up to `before_ms`, before which all sinks have the organisation's events.
 
-        A sink delays the deletion no longer than its settings say.
+        A sink delays the deletion of events no longer than its settings say.
         """
         held_ms = before_ms
         states = await self._store.sink_states() if self._sinks else {}
@@ -146,7 +149,7 @@ class Retention:
         return held_ms
 
     def _lag(self, agreed_ms: int | None) -> str | None:
-        """Return why events are kept too long, if only one proxy agrees with this host's clock."""
+        """Return why events are kept too long, if only one proxy confirms this host's clock."""
         newest_ms = self._witnessed.ms
         since_ms = self._began_ms if agreed_ms is None else agreed_ms
         if self._store.is_shared or newest_ms is None or newest_ms - since_ms < _DAY_MS:
@@ -162,18 +165,22 @@ class Retention:
             )  # fmt: skip
 
     async def _purge_sessions(self) -> None:
-        """Delete sessions that ended. No other clock need agree, because they are already refused."""
+        """Delete sign-in sessions that have ended.
+
+        No other clock needs to confirm the end of a session, because ended sessions are refused already.
+        """
         now_ms = self._clock.steady_ms()
         before = now_ms - SESSION_MS, now_ms - SESSION_IDLE_MS
         await _in_steps(partial(self._store.purge_sessions, *before))
 
 
 async def agreed_time(store: Store, witnessed: WitnessedTime, clock: Clock) -> int | None:
-    """Return the newest time that this host's clock has reached and two other clocks have agreed with.
+    """Return the newest time that this host's clock has reached and two other clocks have confirmed.
 
-    A stolen key, or a proxy on a host with a wrong clock, is one holder, and can't advance the time alone.
-    All proxies of one enrolment token are one holder, too. The clock of a shared database is the second one.
-    In a fleet with one holder, that holder suffices.
+    A stolen key, or a proxy on a host with a wrong clock, counts as one holder of keys and can't advance the
+    time alone. All proxies of one enrolment token count as one holder of keys, too. If several control planes
+    share a database, the clock of the database is the second clock. In a fleet with only one holder of keys,
+    the confirmation of that holder suffices.
     """
     if store.is_shared:
         noted = [each.instance.witnessed_ms for each in await store.running_instances()]

@@ -1,4 +1,4 @@
-"""Retire proxies that were silent for as long as their enrolment token says."""
+"""Retires proxies that were silent for as long as their enrolment token says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Retirement:
                 _log.exception("retirement: could not retire silent proxies; will try again")
 
     async def retire(self) -> int:
-        """Retire proxies by the time on which this host's clock and other clocks agree."""
+        """Retire silent proxies by the time on which this host's clock and other clocks agree."""
         now_ms = await agreed_time(self._store, self._witnessed, self._clock)
         retired = 0
         while now_ms is not None and (count := await self._store.retire_silent(now_ms)):

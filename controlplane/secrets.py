@@ -1,4 +1,7 @@
-"""Secrets: made once and shown once. The store has only hashes, digests and ciphertext."""
+"""Secrets of applications, proxies and operators, each of which is shown only once, when it is made.
+
+The store has only hashes, digests and ciphertexts of secrets.
+"""
 
 from __future__ import annotations
 
@@ -34,27 +37,30 @@ class VaultKeyError(MasterKeyError):
 
 
 def mint(prefix: str) -> str:
-    """Return a new secret of 256 random bits. Its prefix shows people and scanners its purpose."""
+    """Return a new secret of 256 random bits.
+
+    The prefix of a secret shows people and scanners its purpose.
+    """
     return f"{prefix}_{secrets.token_urlsafe(32)}"
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with each of our secrets shortened to its prefix."""
+    """Return the text with each secret that this system made shortened to its prefix."""
     return _MINTED.sub(r"\1_***", text)
 
 
 def digest(api_key: str) -> bytes:
-    """Return the digest by which an API key is found.
+    """Return the digest of an API key, by which the store finds the key.
 
-    The key has 256 random bits, so a search for it by its plain digest is infeasible.
+    The key has 256 random bits, so guessing it from its plain digest is infeasible.
     """
     return sha256(api_key.encode("utf-8", "surrogateescape")).digest()
 
 
 def hash_client_secret(secret: str) -> str:
-    """Return the argon2id hash with OWASP's minimum parameters.
+    """Return the argon2id hash of a client secret, with OWASP's minimum parameters.
 
-    A proxy verifies one at every token request.
+    A proxy verifies one such hash at every token request.
     """
     return _hasher().hash(secret)
 
@@ -64,7 +70,10 @@ def hash_password(password: str) -> str:
 
 
 def is_password(hashed: str, password: str) -> bool:
-    """Return True if the password matches the hash. Takes about 30 ms of CPU in either case."""
+    """Return True if the password matches the hash.
+
+    The check takes about 30 ms of CPU time, even if the password is wrong.
+    """
     from argon2.exceptions import VerificationError
 
     try:
@@ -81,9 +90,9 @@ def _hasher() -> PasswordHasher:
 
 
 class Vault:
-    """Authenticated encryption at rest with AES-256-GCM.
+    """Authenticated encryption of stored secrets with AES-256-GCM.
 
-    `owner` is authenticated too, so a ciphertext can be decrypted only in its own row.
+    `owner` is authenticated together with the secret, so a ciphertext can be decrypted only in its own row.
     """
 
     def __init__(self, master_key: bytes) -> None:
@@ -93,9 +102,9 @@ class Vault:
         self._master_key = master_key
 
     def derive(self, purpose: str) -> bytes:
-        """Return a key for one purpose.
+        """Return a key for one purpose, derived from the master key.
 
-        It reveals neither the master key nor the key of another purpose.
+        The derived key reveals neither the master key nor the key of another purpose.
         """
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -116,7 +125,7 @@ class Vault:
 
 
 def read_master_key(text: str, path: Path) -> bytes:
-    """Return the master key from the setting, or from its file, which is made if it is missing."""
+    """Return the master key from the setting, or from its key file. If the key file is missing, make it."""
     if text:
         return key_of(text)
     try:
@@ -128,13 +137,16 @@ def read_master_key(text: str, path: Path) -> bytes:
 
 
 def valid_master_key(text: str) -> str:
-    """Return the text of a master key unchanged. Raise ValueError if it is not a master key."""
+    """Return the text of a master key unchanged. Raise ValueError if the text is not a master key."""
     key_of(text)
     return text
 
 
 def key_of(text: str) -> bytes:
-    """Return the key that the text encodes. Raise ValueError if the text is not a key."""
+    """Return the key that a text of hex digits encodes.
+
+    Raise ValueError if the text is not a key in hex digits.
+    """
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -152,9 +164,10 @@ def _read(path: Path) -> bytes:
 
 
 def _make(path: Path) -> bytes:
-    """Make a new key file atomically.
+    """Write a new key to the key file atomically.
 
-    It is written under another name and then linked, so of two concurrent starts only one makes it.
+    The file is written under another name and then linked. So if two processes start at the same time, only
+    one makes the file.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""Settings of the control plane as typed values."""
+"""Typed values of the settings of the control plane."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class SearchIndexSettings:
             yield f"SearchIndex.{key}", f"must not be given, because Kind is {self.kind}: {instead}"
 
     def _problem_of_url(self) -> str | None:
-        """Describe the problem without the URL, which may contain a password even if it should not."""
+        """Describe the problem of the URL without its text, which may contain a password by mistake."""
         if self.kind == "clickhouse":
             wanted = (
                 "http:// or https:// address without user, query and fragment, because Kind is clickhouse"
@@ -188,7 +188,7 @@ class SearchIndexSettings:
 
 @dataclass(frozen=True, slots=True)
 class SecretsSettings:
-    """Master key that encrypts the proxies' HMAC secrets in the store."""
+    """Master key that encrypts the secrets in the store, such as the HMAC secrets of proxies."""
 
     master_key_file: Path = setting(
         default="var/master.key",
@@ -220,12 +220,12 @@ class SecretsSettings:
 
     @property
     def key_file(self) -> Path | None:
-        """File that contains the master key; None if the key is elsewhere."""
+        """File that contains the master key; None if the settings or a key vault contain the key."""
         return None if self.master_key or self.master_key_vault_url else self.master_key_file
 
     @property
     def key_source(self) -> str:
-        """Place of the master key, as messages name it."""
+        """Place of the master key, as error messages name it."""
         if self.master_key:
             return "Secrets.MasterKey"
         if self.master_key_vault_url:
@@ -233,7 +233,7 @@ class SecretsSettings:
         return str(self.master_key_file)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield the problems between keys, for the loader."""
+        """Yield conflicts between keys of this section, for the settings loader."""
         if self.master_key and self.master_key_vault_url:
             yield "Secrets.MasterKeyVaultUrl", "given in addition to MasterKey: give only one of them"
         if self.master_key_vault_url and not self.master_key_secret_name:
@@ -248,7 +248,7 @@ class SecretsSettings:
         yield from placeholder_problems("Secrets.MasterKeyVaultUrl", url, "your key vault's address")
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield the keys that have no effect, for the loader."""
+        """Yield the keys of this section that have no effect, for the settings loader."""
         if self.key_file is None:
             other = "MasterKey" if self.master_key else "MasterKeyVaultUrl"
             yield "Secrets.MasterKeyFile", f"has no effect, because {other} is given: remove it"
@@ -277,7 +277,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """Deletion of audit events that are older than their organisation's retention tier."""
+    """Deletion of audit events that are older than the retention tier of their organisation."""
 
     interval_seconds: float = setting(
         default=3600.0,
@@ -330,17 +330,17 @@ class Settings:
 
     @property
     def source(self) -> str:
-        """Name of this control plane in notices."""
+        """Name of this control plane in the notices that it sends."""
         return self.console.public_base_url or "urn:graphward:control-plane"
 
     @property
     def event_sinks(self) -> tuple[AnySink, ...]:
-        """Sinks that get audit events."""
+        """Sinks in the settings that get audit events."""
         return tuple(each for each in self.sinks if not isinstance(each, WebhookSettings))
 
     @property
     def webhooks(self) -> tuple[WebhookSettings, ...]:
-        """Sinks that get notices for operators."""
+        """Sinks in the settings that get notices for operators."""
         return tuple(each for each in self.sinks if isinstance(each, WebhookSettings))
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -377,7 +377,7 @@ class Settings:
 
 
 def _listen_problems(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Two listeners on one port of one address, of which the second could never start."""
+    """Yield a problem if two listeners use one port of one address, because the second could never start."""
     taken: list[tuple[str, Address]] = []
     for key, addresses in (
         ("ControlPlane.Listen", settings.control_plane.listen),
@@ -392,7 +392,7 @@ def _listen_problems(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _single_sign_on_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:
-    """Yield settings with which nobody could ever sign in through the provider."""
+    """Yield settings with which nobody could ever sign in through the identity provider."""
     issuer, name = console.oidc_issuer, "Console.OidcIssuer"
     yield from _role_problems(console)
     if not issuer:
@@ -423,13 +423,13 @@ def _role_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:
 
 
 def is_plain(url: str) -> bool:
-    """Return True if others could read and change data on the way to this address."""
+    """Return True if others could read and change data on the way to this URL."""
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
 
 
 def secrets_of(settings: Settings) -> set[str]:
-    """Return the texts that must not be shown, even if an error quotes them."""
+    """Return the secret texts in the settings that must not be shown, even if an error quotes them."""
     secrets = {
         settings.secrets.master_key,
         settings.search_index.password,
@@ -446,9 +446,9 @@ def secrets_of(settings: Settings) -> set[str]:
 
 
 def read_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings in `path`, overridden by the environment.
+    """Return the settings in the file `path`, overridden by environment variables.
 
-    Raise SettingsError if they are invalid.
+    Raise SettingsError if the settings are invalid.
     """
     try:
         text = text_of(path.read_bytes())

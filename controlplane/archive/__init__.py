@@ -1,1 +1,1 @@
-"""An archive of audit events in object storage, which the hash chain of the events proves."""
+"""An archive of audit events in object storage. The audit chain proves the archived events."""

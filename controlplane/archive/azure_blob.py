@@ -1,4 +1,4 @@
-"""An archive in a container of Azure Blob Storage."""
+"""An archive of audit events in a container of Azure Blob Storage."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class BlobObjects:
     ) -> None:
         """Open a container of Azure Blob Storage.
 
-        `url` is the address of the container. Names of objects follow the prefix.
+        `url` is the address of the container in Azure Blob Storage. The names of the archive's objects begin
+        with `prefix`.
         """
         for name in ("azure", "msal"):  # the log lines of these packages contain response bodies
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -95,9 +96,9 @@ class BlobObjects:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Convert errors of the SDK into one line.
+    """Convert errors of the Azure SDK into one line.
 
-    The messages of the SDK quote whole responses.
+    Error messages of the Azure SDK quote entire responses.
     """
     try:
         yield
@@ -118,6 +119,6 @@ def _failures() -> Iterator[None]:
 
 
 def _code(error: HttpResponseError) -> str:
-    """Return the error code of the response, or an empty text if it has none."""
+    """Return the error code of the response, or an empty text if the response has no code."""
     code = getattr(error, "error_code", None) or ""
     return str(getattr(code, "value", code))

@@ -1,8 +1,9 @@
-"""Pure: the names of an archive's objects, and the manifest that links events to the hash chain.
+"""Names of the objects in an archive, and manifests that link events to the audit chain. This module is pure.
 
-An archive has two objects for each range of an organisation's events. The first holds the events, one a line.
-The second is a manifest with the links of the chain that cover them. Together with one link of the chain that
-was kept elsewhere, they prove that no event up to that link was changed, removed or inserted.
+An archive has two objects for each range of an organisation's events. The first object of a range holds its
+events, one on each line. The second object of a range is a manifest with the links of the audit chain that
+cover its events. Together with one chain link that was kept elsewhere, the objects prove the events up to
+that link: none was changed, removed or inserted.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ _PIECE: Final = 1024 * 1024
 
 
 class NotAnArchive(ValueError):
-    """An object does not have the form of an archive object.
+    """Error for an object that does not have the form of an archive object.
 
-    The text gives the reason.
+    The error text gives the reason.
     """
 
 
 class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """A link of the chain as it was made.
+    """A link of the audit chain, as it was made.
 
-    Digests are hex digits.
+    The digests in the link are text in hex digits.
     """
 
     number: int
@@ -56,9 +57,9 @@ class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=Tr
     gone: bool = False  # True if the whole block was purged
 
     def record(self, org_id: str) -> Record:
-        """Return the record that was hashed.
+        """Return the chain record that was hashed for this link.
 
-        Raise ValueError if a digest does not consist of hex digits.
+        Raise ValueError if a digest in the link does not consist of hex digits.
         """
         return Record(
             org_id, self.number, self.kind, self.chained_ms, self.position, self.count, self.proxy_id,  # type: ignore[arg-type]
@@ -67,7 +68,7 @@ class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=Tr
 
 
 class EventsObject(msgspec.Struct, rename="camel", frozen=True):
-    """The object that holds the events of a manifest."""
+    """Description of the archive object that holds the events of a manifest."""
 
     name: str
     events: int
@@ -78,7 +79,7 @@ class EventsObject(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Manifest(msgspec.Struct, rename="camel", frozen=True):
-    """The description of a range of an organisation's events in an archive."""
+    """Description of a range of an organisation's events in the archive."""
 
     format: str
     org_id: str
@@ -101,9 +102,9 @@ _decode_manifest: Final = msgspec.json.Decoder(Manifest).decode
 
 
 def stem_of(org_id: str, chained_ms: int, first: int, last: int) -> str:
-    """Return the common beginning of the names of both objects of a range.
+    """Return the common beginning of the names of the two archive objects of a range.
 
-    The names of an organisation sort by time.
+    The names of an organisation's objects sort by time.
     """
     day = datetime.fromtimestamp(chained_ms / 1000, UTC).date().isoformat()
     return f"{org_id}/{day}/{first:020d}-{last:020d}"
@@ -112,9 +113,9 @@ def stem_of(org_id: str, chained_ms: int, first: int, last: int) -> str:
 def archived_link(
     link: Link, events: Sequence[bytes | None] | None, digests: Sequence[bytes]
 ) -> ArchivedLink:
-    """Return the link in the form of a manifest.
+    """Return a link of the audit chain in the form that a manifest has.
 
-    `events` are those of its block, or None if the whole block is gone.
+    `events` are the events of the link's block, or None if the entire block is gone.
     """
     record = link.record
     absent = {at: _hex_at(digests, at) for at, event in enumerate(events or ()) if event is None}
@@ -147,15 +148,15 @@ def _has_line_ends(event: bytes) -> bool:
 
 
 def line_of(event: bytes) -> bytes:
-    """Return the event on one line.
+    """Return the JSON of an event on one line.
 
-    Line ends occur only between the tokens of JSON, so removing them keeps the content.
+    Line ends occur only between the tokens of JSON, so removing line ends keeps the content.
     """
     return event.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
 class EventsWriter:
-    """Compresses events step by step, so that a range is never in memory as a whole."""
+    """Compresses the events of a range step by step, so that memory never holds the entire range."""
 
     def __init__(self) -> None:
         self._gzip = zlib.compressobj(
@@ -167,9 +168,9 @@ class EventsWriter:
         self._events = 0
 
     def add(self, events: Sequence[bytes]) -> None:
-        """Compress these events after the earlier ones.
+        """Compress these events, after the events of earlier calls.
 
-        Other threads can run during the compression.
+        Other threads can run during the compression of the events.
         """
         text = b"".join(map(line_of, events))
         self._content.update(text)
@@ -178,7 +179,7 @@ class EventsWriter:
         self._events += len(events)
 
     def finish(self, name: str) -> tuple[bytes, EventsObject]:
-        """Return the bytes of the object, and its description for the manifest."""
+        """Return the bytes of the events object, and its description for the manifest."""
         body = b"".join([*self._pieces, self._gzip.flush()])
         digest, content = sha256(body).hexdigest(), self._content.hexdigest()
         return body, EventsObject(name, self._events, len(body), digest, self._content_bytes, content)
@@ -190,9 +191,9 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def read_manifest(body: bytes) -> Manifest:
-    """Return the manifest in the bytes.
+    """Return the manifest that the bytes contain.
 
-    Raise NotAnArchive if they are not a manifest of this format.
+    Raise NotAnArchive if the bytes are not a manifest in the current format.
     """
     unpack = zlib.decompressobj(_GZIP)
     try:
@@ -214,7 +215,7 @@ def read_manifest(body: bytes) -> Manifest:
 def each_line(body: bytes) -> Iterator[bytes]:
     """Yield the lines of an events object without their line ends.
 
-    Raise NotAnArchive if the object is damaged.
+    Raise NotAnArchive if the events object is damaged.
     """
     unpack = zlib.decompressobj(_GZIP)
     rest, data = b"", body

@@ -1,4 +1,4 @@
-"""Storage of an archive: objects that are written once, read and listed."""
+"""Storage for an archive: objects that are written once, and can be read and listed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 class StorageUnavailable(Exception):
     """The storage did not complete the call, and a retry may succeed.
 
-    The text is one line for a person.
+    The error text is one line for a person.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
@@ -22,22 +22,22 @@ class ObjectReader(Protocol):
     """Read access to an archive, in object storage or in a directory."""
 
     def names(self, prefix: str = "") -> AsyncIterator[str]:
-        """Yield the names of the objects that begin with the prefix, sorted by their characters."""
+        """Yield the names of the stored objects that begin with the prefix, sorted by their characters."""
 
     async def read(self, name: str) -> bytes:
-        """Return the bytes of the object.
+        """Return the bytes of the object with this name.
 
-        Raise KeyError if it does not exist, or StorageUnavailable.
+        Raise KeyError if the object does not exist, or StorageUnavailable if it can't be read.
         """
 
 
 class ObjectStore(ObjectReader, Protocol):
-    """Storage for an archive."""
+    """Object storage into which an archive is written."""
 
     async def create(self, name: str, body: bytes) -> bool:
-        """Write the object, and return True.
+        """Write the object, and return True if it is new.
 
-        Return False if an object has the name already. That object stays unchanged.
+        Return False if an object with this name exists already. An existing object stays unchanged.
         """
 
     async def close(self) -> None: ...
@@ -46,7 +46,7 @@ class ObjectStore(ObjectReader, Protocol):
 class Folder:
     """A copy of an archive in a directory.
 
-    Only the user of this class writes there.
+    The control plane does not write in this directory.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""An archive in a bucket of Amazon S3, or of another server with that interface.
+"""An archive in a bucket of Amazon S3, or of another server with the interface of S3.
 
-botocore finds the credentials and signs requests. Its own client is not used: it blocks, and it would ignore
-the egress proxy and the certificates in the settings.
+The library botocore finds the credentials and signs requests. The client of botocore is not used: it blocks,
+and it would ignore the egress proxy and the certificates in the settings.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _CODE: Final = re.compile(rb"<Code>([A-Za-z]{1,64})</Code>")
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A place in S3 storage.
+    """A bucket in S3 storage, and the prefix of the archive's objects in that bucket.
 
-    Names of objects follow the prefix.
+    The names of the archive's objects begin with the prefix.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Bucket:
 
     @property
     def url(self) -> str:
-        """Address of the bucket, without a slash at the end."""
+        """Address of the S3 bucket, without a slash at the end."""
         if self.endpoint_url:
             return f"{self.endpoint_url.rstrip('/')}/{self.name}"
         host = f"s3.{self.region}.amazonaws.com"
@@ -139,7 +139,7 @@ class S3Objects:
         return {name: _plain(value) for name, value in request.headers.items()}
 
     def _found(self) -> Credentials:
-        """Return the credentials, which renew themselves when they expire."""
+        """Return the S3 credentials, which renew themselves when they expire."""
         if self._credentials is None:
             key = self._bucket
             if key.access_key_id:

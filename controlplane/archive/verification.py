@@ -1,9 +1,9 @@
-"""Verifies an archive against the chain of audit events that it holds, without the store.
+"""Verifies an archive with the audit chain that the archive holds, without access to the store.
 
-The code recomputes each link from the one before it, and each block's digest from the lines of its events. A
-link that somebody kept elsewhere proves that the control plane made this chain. No object before the kept
-link is missing if the archive begins with the first link. The same holds if it begins with the link that its
-keeper names.
+The verification recomputes each chain link from the previous link, and each block's digest from the lines of
+its events. A chain link that somebody kept elsewhere proves that the control plane made this chain. If the
+archive begins with the first link of the chain, no object before the kept link is missing. No object is
+missing either if the archive begins with the link that the keeper of the archive names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _decode_purged: Final = msgspec.json.Decoder(Purged).decode
 
 
 class Fault(msgspec.Struct, rename="camel", frozen=True):
-    """The first place in an organisation's archive that does not match the chain."""
+    """The first place in an organisation's archive that does not match the audit chain."""
 
     object: str
     explanation: str
@@ -46,7 +46,7 @@ class Fault(msgspec.Struct, rename="camel", frozen=True):
 
 
 class ArchiveVerdict(msgspec.Struct, rename="camel", frozen=True):
-    """The result of verifying an organisation's archive."""
+    """The result of the verification of one organisation's archive."""
 
     org_id: str
     objects: int
@@ -69,7 +69,7 @@ class ArchiveVerdict(msgspec.Struct, rename="camel", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class KnownLink:
-    """A link that somebody kept elsewhere."""
+    """A link of the audit chain that somebody kept outside the archive."""
 
     link: str  # hex digits
     number: int | None = None
@@ -77,7 +77,7 @@ class KnownLink:
 
 @dataclass(slots=True)
 class _Walk:
-    """The verified part of an organisation's archive."""
+    """The part of an organisation's archive that is verified so far."""
 
     org_id: str
     known: KnownLink | None
@@ -117,7 +117,7 @@ class _Walk:
 
 
 class _Wrong(Exception):
-    """A part of the archive does not match the chain."""
+    """Error because a part of the archive does not match the audit chain."""
 
     def __init__(self, explanation: str, link: int | None = None, position: int | None = None) -> None:
         super().__init__(explanation)
@@ -127,7 +127,7 @@ class _Wrong(Exception):
 
 @dataclass(slots=True)
 class _Listed:
-    """The objects in the folder of an organisation: ranges by their manifests, all others by their names."""
+    """The objects in an organisation's folder: ranges by their manifests, other objects by their names."""
 
     org_id: str
     stems: list[str] = field(default_factory=list)
@@ -140,11 +140,12 @@ async def verify_archive(
     prefix: str = "",
     begins_after: Mapping[str, int] = MappingProxyType({}),
 ) -> AsyncIterator[ArchiveVerdict]:
-    """Yield a verdict for each organisation whose archive is stored there.
+    """Yield a verdict for each organisation that has events in the archive.
 
-    `known` holds links by organisation. `begins_after` holds, by organisation, the number of the link before
-    the archive's first. An archive without such a number has to begin with the first link. Raise NotAnArchive
-    if the folders are not those of an archive.
+    `known` holds, by organisation, the chain links that somebody kept elsewhere. `begins_after` holds, by
+    organisation, the number of the chain link before the first link in the archive. The archive of an
+    organisation without such a number must begin with the first link of the chain. Raise NotAnArchive if the
+    folder names are not the folder names of an archive.
     """
     async for listed in _by_org(archive, prefix):
         walk = _Walk(listed.org_id, known.get(listed.org_id), begins_after.get(listed.org_id, 0))
@@ -181,16 +182,16 @@ async def _by_org(archive: ObjectReader, prefix: str) -> AsyncIterator[_Listed]:
 
 
 def _place(stem: str) -> tuple[str, str]:
-    """Return the sort key of a range: its position.
+    """Return the sort key of an archived range, which is the position of its events.
 
-    After a clock was set back, a later range may have an earlier day.
+    If the clock was set back, a later range of events may have an earlier day in its name.
     """
     first, _, last = stem.rpartition("/")[2].partition("-")
     return first, last
 
 
 async def _verify_object(archive: ObjectReader, walk: _Walk, stem: str) -> set[str]:
-    """Return the names of the objects that the manifest names."""
+    """Verify the objects of one range, and return the names of the objects that its manifest names."""
     manifest = read_manifest(await archive.read(stem + MANIFEST_SUFFIX))
     _verify_place(walk, manifest, stem)
     lines: Iterator[bytes] = iter(())
@@ -274,7 +275,7 @@ def _verify_link(org_id: str, archived: ArchivedLink, number: int, previous: byt
 
 
 def _verify_block(walk: _Walk, archived: ArchivedLink, lines: Iterator[bytes], *, is_new: bool) -> int:
-    """Return the number of the block's events that are present and that no earlier range has."""
+    """Return the number of the block's events that the archive has here and that no earlier range has."""
     if archived.gone:
         if is_new:
             walk.absent[archived.position] = set(range(archived.count))
@@ -316,7 +317,7 @@ def _absent_digest(archived: ArchivedLink, at: int) -> bytes:
 
 
 def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
-    """Return the event with its original line ends."""
+    """Return an archived event with the line ends that it had on receipt."""
     if at not in archived.verbatim:
         return line
     try:
@@ -333,7 +334,7 @@ def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
 
 
 def _note_purge(walk: _Walk, archived: ArchivedLink) -> None:
-    """Note the purged events, so that their absence is explained."""
+    """Note the events that a purge deleted, so that their absence from the archive is explained."""
     try:
         gone = set(_decode_purged(bytes.fromhex(archived.content)).gone)
     except ValueError:
@@ -356,9 +357,9 @@ def _look_for_known(walk: _Walk, number: int, link: bytes) -> None:
 
 
 def _join(walk: _Walk, manifest: Manifest, made: Mapping[int, bytes], events: int) -> None:
-    """Add the range to the verified part.
+    """Add a range to the verified part of the archive.
 
-    The range may repeat links of an earlier range.
+    The range may repeat chain links of an earlier range.
     """
     for number, link in made.items():
         if walk.links.get(number, link) != link:

@@ -1,6 +1,6 @@
-"""Writes ranges of the store's events to an archive.
+"""Writes ranges of the store's audit events to an archive.
 
-Writing a range again changes nothing in the archive.
+Writing the same range again changes nothing in the archive.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OTHER_PLACE: Final = "another prefix under another name of the sink"
 
 
 class ArchiveConflict(Exception):
-    """An object with this name and other content exists.
+    """Error because an object with this name but other content exists in the archive.
 
-    The archive stops until an operator has examined the object.
+    The archive sink stops until an operator has examined the object.
     """
 
 
@@ -46,10 +46,10 @@ class ArchiveWriter:
         self._objects = objects
 
     async def write(self, after: int, upto: int, org_ids: Collection[str] | None = None) -> int:
-        """Write the events between two positions, of these organisations or of all.
+        """Write the events between two positions: those of the given organisations, or of all organisations.
 
-        Return their number. Raise StorageUnavailable, ArchiveConflict or StoreError. The caller then writes
-        the same range again.
+        Return their number. Raise StorageUnavailable, ArchiveConflict or StoreError if the write fails. After
+        an error, the caller writes the same range again.
         """
         written = 0
         for org_id in await self._store.orgs_between(after, upto):
@@ -92,7 +92,7 @@ class ArchiveWriter:
         return events.events
 
     async def _create_events(self, body: bytes, events: EventsObject) -> EventsObject:
-        """Return the manifest's description of the object, which an earlier attempt may have written."""
+        """Create the events object if it is missing, and return its description for the manifest."""
         if await self._objects.create(events.name, body):
             return events
         found = await self._objects.read(events.name)
@@ -119,9 +119,9 @@ def _add(step: list[ChainedLink], writer: EventsWriter, links: list[ArchivedLink
 
 
 def _same_content(found: bytes, events: EventsObject) -> EventsObject:
-    """Return True if both objects hold the same events.
+    """Return the description of an events object that was found, if it holds these events.
 
-    Another release of zlib may compress them into other bytes.
+    Another release of zlib may compress the same events into other bytes.
     """
     content, size = sha256(), 0
     try:
@@ -139,7 +139,7 @@ def _same_content(found: bytes, events: EventsObject) -> EventsObject:
 def _says_the_same(found: bytes, manifest: Manifest) -> bool:
     """Return True if both manifests describe the same blocks and events.
 
-    Purges may have happened in between.
+    Between the two manifests, retention may have purged events.
     """
     try:
         other = read_manifest(found)

@@ -15,7 +15,7 @@ _DAY_MS: Final = 86_400_000
 
 
 class Settings(Protocol):
-    """The section [SearchIndex] of the settings."""
+    """The settings in the section [SearchIndex]."""
 
     @property
     def kind(self) -> str: ...
@@ -30,7 +30,7 @@ class Settings(Protocol):
 
 
 class RegistryStore(Protocol):
-    """The part of the store that has the retention of each organisation."""
+    """The part of the store that gives the retention of each organisation."""
 
     async def orgs(self) -> list[Org]: ...
 
@@ -54,7 +54,7 @@ async def open_index(
     """Open the search index that the settings name.
 
     The SQLite index is stored in `<store>.search.sqlite`. A caller that has the store to itself replaces a
-    damaged index by a new one.
+    damaged index with a new index.
     """
     if settings.kind == "clickhouse":
         with _needing("clickhouse"):

@@ -1,4 +1,7 @@
-"""Pure: the events that the embedded index receives, with an object of attributes for each event."""
+"""Events that the embedded search index receives, with an object of attributes for each event.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _decode_entries: Final = msgspec.json.Decoder(list[_Entry]).decode
 
 
 def of_events(events: Sequence[Event], reached: int) -> tuple[Arrived, int]:
-    """Return events beyond the position `reached`, and the position of the last one."""
+    """Return the events beyond the position `reached`, and the position of the last given event."""
     new = [event for event in events if event.position > reached]
     arrived = Arrived()
     for event, (time_ms, entry) in zip(new, _read_entries(new), strict=True):
@@ -54,7 +57,7 @@ def of_events(events: Sequence[Event], reached: int) -> tuple[Arrived, int]:
 
 
 def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Arrived, int]:
-    """Return consecutive events that were parsed already, and the position of the last one."""
+    """Return consecutive events of batches that are parsed already, and the position of the last event."""
     arrived = Arrived()
     for batch in batches:
         known = max(0, reached + 1 - batch.position)
@@ -68,9 +71,9 @@ def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Arrived, int]:
 
 
 def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
-    """Return the times in milliseconds and the fields of the events.
+    """Return the time in milliseconds and the fields of each event.
 
-    An event that can't be searched has no fields.
+    For an event that can't be searched, the fields are None.
     """
     try:
         entries = _decode_entries(b"[" + b",".join([event.body for event in events]) + b"]")
@@ -84,7 +87,7 @@ def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
 def _read_entry(event: Event) -> tuple[int, Any]:
     """Return the fields of one event, or None if it can't be searched.
 
-    Reading it alone keeps an unreadable event from hiding the others.
+    Each event is read alone, so that one unreadable event does not hide other events.
     """
     try:
         document = read_document(event)

@@ -1,4 +1,4 @@
-"""The texts of events, which the index does not hold and reads from the blocks of the store."""
+"""Reads the texts of events from the store's blocks, because the search index does not hold them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MOST_HELD: Final = 64
 
 
 class Bodies:
-    """Reads events for one search, on a connection that has the store attached.
+    """Reads the texts of events for one search, on a database connection that has the store attached.
 
-    Events that are close in time share blocks.
+    Events that are close in time are often in the same block.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -36,7 +36,8 @@ class Bodies:
     def read(self, position: int) -> bytes | None:
         """Return the text of an event.
 
-        Return None if retention has deleted the event from the store. The index then deletes it soon.
+        Return None for an event that retention has deleted from the store. The index soon deletes its entry
+        for a deleted event.
         """
         at = position - self._first
         if not 0 <= at < len(self._events):
@@ -65,9 +66,9 @@ class Bodies:
         return events
 
     def document(self, org_id: str, position: int, time_ms: int) -> Document:
-        """Return the document of an event.
+        """Return the searchable values of an event as a Document.
 
-        The document has no values if the event is gone or can't be searched.
+        The document has no values if the event was deleted or can't be searched.
         """
         body = self.read(position)
         try:
@@ -76,7 +77,7 @@ class Bodies:
             return Document(org_id, "", position, time_ms, {}, b"")
 
     def named(self, org_ids: Iterable[str], ids: Iterable[str]) -> Iterator[Document]:
-        """Yield the events with these ids, spelled as given, in lower case or in upper case."""
+        """Yield the events that have one of these ids, spelled as given, in lower case or in upper case."""
         spelled = {each for text in ids for each in (text, fold(text), text.upper())}
         for org_id in org_ids:
             for event_id in spelled:
@@ -91,7 +92,8 @@ class Bodies:
 def _readable(body: bytes) -> list[msgspec.Raw]:
     """Return the events of a block, or none if the block is damaged.
 
-    The verification of the hash chain reports damaged blocks. A search goes on without their events.
+    Damaged blocks are reported by the verification of the audit chain. A search continues without the events
+    of a damaged block.
     """
     try:
         return events_of(body)

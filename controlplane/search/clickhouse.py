@@ -1,4 +1,4 @@
-"""The search index in ClickHouse, which holds each event once, with its body, despite failures in between."""
+"""The search index in ClickHouse, which holds each event once, with its body, even after failed writes."""
 
 from __future__ import annotations
 
@@ -134,9 +134,9 @@ class ClickHouseIndex:
             await self._client.close()
 
     async def outbox_name(self) -> str:
-        """Name of this table in the store's outbox.
+        """Name under which the store's outbox records the progress of this ClickHouse table.
 
-        A table that was dropped and made again has another name.
+        A table that was dropped and created again has another name in the outbox.
         """
         async with self._preparing:
             if self._incarnation is None:
@@ -145,7 +145,7 @@ class ClickHouseIndex:
             return f"clickhouse:{self._incarnation}"
 
     async def _prepared(self) -> str:
-        """Make the database and table if they are missing, and return the table's incarnation."""
+        """Create the database and the table if they are missing. Return the id of the table's incarnation."""
         await self._make_database()
         await self._command(create_table(f"graphward search index, format {FORMAT}, {uuid.uuid4()}"))
         incarnation = await self._present()
@@ -158,9 +158,9 @@ class ClickHouseIndex:
         return incarnation
 
     async def _make_database(self) -> None:
-        """Make the database only if it is missing.
+        """Create the ClickHouse database only if it is missing.
 
-        A user without the right to make one can use an existing one.
+        So a user without the right to create a database can use an existing database.
         """
         client = await self._connected()
         client.database = None
@@ -174,7 +174,7 @@ class ClickHouseIndex:
         client.database = self._database
 
     async def _present(self) -> str:
-        """Return the incarnation of the existing table."""
+        """Return the id of the incarnation of the existing table."""
         comment = (
             "SELECT comment FROM system.tables WHERE database = {database:String} AND name = {table:String}"
         )
@@ -212,9 +212,9 @@ class ClickHouseIndex:
         await self._insert(events, given.token)
 
     async def _require_known(self, after: int) -> None:
-        """Raise IndexMovedError if the table lacks events up to the position.
+        """Raise IndexMovedError if the table lacks events up to the position `after`.
 
-        The table was then dropped, or restored from a copy.
+        A table that lacks events was dropped, or was restored from a copy.
         """
         known = await self.outbox_name()
         try:
@@ -236,9 +236,9 @@ class ClickHouseIndex:
         self._is_checked = True
 
     async def _reached(self, after: int) -> int:
-        """Return the newest position.
+        """Return the position of the newest event in the table.
 
-        The newest positions are read first, because an index of ClickHouse finds them.
+        The query reads the newest positions first, because an index of ClickHouse finds them.
         """
         for least in (after - COUNTED_MATCHES, 0):
             newest = f"SELECT max(position) FROM {TABLE} WHERE position >= {{least:Int64}}"
@@ -301,7 +301,7 @@ class ClickHouseIndex:
         return purged
 
     async def _apply_tier(self, org_id: str) -> None:
-        """Apply the organisation's current tier to stored events that were written under another tier."""
+        """Apply the organisation's current retention tier to stored events that have another tier."""
         days = (await self._tiers()).get(org_id, _LONGEST_DAYS)
         values = {"org": org_id, "days": days, "database": self._database, "table": TABLE}
         other = f"org = {{org:String}} AND {KEEP_DAYS} != {{days:UInt16}}"
@@ -333,9 +333,9 @@ class ClickHouseIndex:
     async def _newest_rows(
         self, query: SearchQuery, before: Key | None, limit: int
     ) -> tuple[Sequence[tuple[Any, ...]], Key | None]:
-        """Return the newest matches.
+        """Return the rows of the newest events that match the query.
 
-        If the time ran out, also return the key that older matches come before.
+        If the time ran out, also return the key before which older matches come.
         """
 
         async def rows_of(narrowed: SearchQuery) -> Sequence[tuple[Any, ...]]:
@@ -357,9 +357,9 @@ class ClickHouseIndex:
         )
 
     async def _bodies(self, keys: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
-        """Return the texts of events.
+        """Return the texts of the events with these keys.
 
-        They are read only for the events of a page.
+        The query reads the texts only for the events of one page.
         """
         if not keys:
             return ()
@@ -476,7 +476,7 @@ class ClickHouseIndex:
 
 
 class _TooLongError(IndexUnavailableError):
-    """ClickHouse stopped the query at its time limit."""
+    """Error because ClickHouse stopped a query at its time limit."""
 
 
 def _code(error: Exception) -> int:
@@ -513,9 +513,9 @@ def _newest(columns: str, query: SearchQuery) -> tuple[str, dict[str, object]]:
 
 
 def _pairs(fields: Sequence[str]) -> str:
-    """Return SQL for pairs of each value of an event and the number of its field.
+    """Return SQL for an array of pairs: the number of a field, and a value of the event in that field.
 
-    Every event also has one pair with a last number, which counts the events.
+    Each event also has one pair with the number after the last field, which counts the events.
     """
     pairs = []
     for number, name in enumerate(fields):
@@ -532,7 +532,7 @@ async def _widening(
     run: Callable[[SearchQuery], Awaitable[T]],
     is_full: Callable[[T], bool],
 ) -> T:
-    """Run the query over ever longer spans of time up to its newest event, until one fills the page."""
+    """Run the query over ever longer spans of time, until the results of one fill the page."""
     if query.org_ids is not None and len(query.org_ids) <= 1:
         return await run(query)
     for from_ms in _spans(query, before):
@@ -543,9 +543,9 @@ async def _widening(
 
 
 def _spans(query: SearchQuery, before: Key | None) -> list[int]:
-    """Return the beginnings of ever longer spans of time that end with the newest requested event.
+    """Return the starts of ever longer spans of time, which all end with the newest requested event.
 
-    The span of all time is not among them.
+    The span without a start is not in the list.
     """
     ends = [time.time_ns() // 1_000_000, query.to_ms, None if before is None else before[0]]
     newest = min(each for each in ends if each is not None)
@@ -554,7 +554,7 @@ def _spans(query: SearchQuery, before: Key | None) -> list[int]:
 
 
 def _read_of(rows: Sequence[tuple[Any, ...]], limit: int) -> int:
-    """Return the number of rows that fit a page, which is smaller if the events are large."""
+    """Return the number of rows that fit on a page, which is smaller if the events are large."""
     read = size = 0
     while read < min(limit, len(rows)) and size < MAX_PAGE_BYTES:
         size += int(rows[read][3])
@@ -567,7 +567,7 @@ def _count(buckets: Sequence[tuple[int, int]]) -> int:
 
 
 def _token_of(events: Sequence[Event]) -> str:
-    """Return a token that is the same for the same events."""
+    """Return a token for a write, which is the same if the events are the same."""
     digest = hashlib.sha256()
     for event in events:
         digest.update(b"%d %b %b" % (event.position, event.org_id.encode(), event.body))

@@ -1,4 +1,7 @@
-"""Pure: the table of events in ClickHouse: its columns, an event as a row, a filter as a condition."""
+"""The table of events in ClickHouse: its columns, an event as a row, a filter as a condition.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ _BLOOM: Final = "tokenbf_v1(32768, 4, 0)"  # bytes for the words of 8192 events
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, and its value in the row of an event."""
+    """A column of the table, and the function that gives its value for an event."""
 
     name: str
     type: str
@@ -77,7 +80,7 @@ def _of_field(field: Field) -> Column:
 
 
 def _happened(document: Document) -> date:
-    """Return the day that selects the partition: always the same for the same event."""
+    """Return the day that selects the partition of an event, which is always the same for the same event."""
     is_known = _FIRST_DAY_MS <= document.time_ms < _LAST_DAY_MS
     if not is_known or document.values.get("implausible") is not None:
         return _EPOCH
@@ -100,10 +103,10 @@ KEEP_DAYS: Final = "keep_days"
 
 
 def create_table(comment: str) -> str:
-    """Return the statement that makes a new table.
+    """Return the SQL statement that creates the table of events.
 
-    If another process made the table first, the comment of that process stays. The last day is extended by
-    two, because `written` is a day in the server's own time zone.
+    If another process created the table first, the table keeps the comment of that process. Rows stay two
+    days longer than the retention tier, because `written` is a day in the time zone of the server.
     """
     columns = [f"{each.name} {each.type} {each.codec}" for each in COLUMNS]
     columns += [f"{KEEP_DAYS} UInt16", "written Date DEFAULT today()"]
@@ -124,7 +127,7 @@ def create_table(comment: str) -> str:
 
 
 def add_columns(present: set[str]) -> list[str]:
-    """Return the statements that add the fields of this release to a table of an earlier one."""
+    """Return the SQL statements that add the new fields of this release to a table of an earlier release."""
     return [
         f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS {each.name} {each.type} {each.codec}"
         for each in COLUMNS
@@ -137,15 +140,15 @@ INSERTED_TYPES: Final = (*(each.type for each in COLUMNS), "UInt16")
 
 
 def columns_of(documents: Sequence[Document], keep_days: Callable[[str], int]) -> list[list[object]]:
-    """Return the values of the documents by column, a list for each name in INSERTED."""
+    """Return the values of the documents by column, as one list for each name in INSERTED."""
     values = [[each.value(document) for document in documents] for each in COLUMNS]
     return [*values, [keep_days(document.org_id) for document in documents]]
 
 
 class ClickHouseDialect:
-    """Writes conditions for ClickHouse.
+    """Writes search conditions as SQL for ClickHouse.
 
-    `lower` of ClickHouse changes A-Z and nothing else, as the grammar requires.
+    ClickHouse's function `lower` changes A-Z and no other characters, as the filter grammar requires.
     """
 
     org, time, position = "org", "time", "position"
@@ -167,7 +170,7 @@ class ClickHouseDialect:
 
 
 def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
-    """Return the condition for the field's value, or for one of its values."""
+    """Return the condition for the value of a field, or for at least one value of a field with several."""
     if field.kind != "texts":
         return holds(field.name)
     condition = holds("each")
@@ -175,7 +178,7 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
 
 
 def bound(condition: Condition) -> tuple[str, dict[str, object]]:
-    """Return the condition with ClickHouse's markers, and the values that the server substitutes for them."""
+    """Return the SQL with ClickHouse's parameter markers, and the values that the server inserts."""
     sql = condition.numbered(lambda number, value: f"{{p{number}:{_type(value)}}}")
     return sql, {f"p{number}": value for number, value in enumerate(condition.parameters)}
 

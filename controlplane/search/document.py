@@ -1,4 +1,7 @@
-"""The searchable content of an event, as plain values from its JSON, the same for every index."""
+"""The searchable content of an event, as plain values from its JSON.
+
+It is the same for every search index.
+"""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ Value: TypeAlias = str | int | float | tuple[str, ...] | None
 
 
 class UnsearchableError(ValueError):
-    """An event that no index can ever hold."""
+    """Error for an event that no search index can ever hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ _MOST_NUMBER: Final = 2**53
 def read_document(event: Event) -> Document:
     """Return the searchable values of an event.
 
-    The organisation is the one that the store verified, even if the event names another.
+    The document's organisation is the one that the store verified, even if the event names another
+    organisation.
     """
     try:
         content = orjson.loads(event.body)
@@ -67,9 +71,9 @@ def read_document(event: Event) -> Document:
 
 
 def rules_in(several: Value, deciding: Value) -> tuple[str, ...] | None:
-    """Return the rules that took part, from an event's `ruleIds` and `ruleId`.
+    """Return the rules that took part in the decision, from an event's `ruleIds` and `ruleId`.
 
-    Old events have only `ruleId`.
+    Events of earlier releases have only `ruleId`.
     """
     listed = several if isinstance(several, tuple) else ()
     if deciding is None or str(deciding) in listed:
@@ -98,9 +102,9 @@ _MOST_WORDS: Final = 256  # largest number of words of one field
 
 
 def text_words(values: dict[str, Value]) -> list[list[str]]:
-    """Return the words that free text finds.
+    """Return the words of an event that a search for free text finds.
 
-    Each text has its own list, so that no phrase spans two texts.
+    Each text of the event has its own list, so that no phrase spans two texts.
     """
     found = []
     for name in TEXT_FIELDS:

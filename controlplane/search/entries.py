@@ -1,8 +1,10 @@
-"""Pure: events in the form of the embedded index: a row of numbers and a line of tokens for each.
+"""Events in the form of the embedded search index: a row of numbers and a line of tokens for each event.
 
-Most fields have few distinct values. Each value of such a field has a code, which is a number from a
-dictionary. Rows hold codes. Other fields are found by tokens. A token that is not a word of the event's text
-begins with a mark that no word has.
+This module is pure.
+
+Most fields of an event have few distinct values. Each value of such a field has a code, which is a number
+from a dictionary. Rows hold codes. Tokens find the values of other fields. A token that is not a word of the
+event's text begins with a mark that no word contains.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ _READ: Final = tuple(
 
 @dataclass(slots=True)
 class Arrived:
-    """Events, each as an object with the attributes of a KnownEvent, or all as objects of another class."""
+    """Events that the index receives.
+
+    Each is an object with the attributes of a KnownEvent, or all are of another class.
+    """
 
     org_ids: list[str] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -67,7 +72,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Columns by name, with a value for each event, and the tokens of each event with spaces between them."""
+    """Columns by name, with one value for each event, and the tokens of each event as one line of text."""
 
     columns: Mapping[str, Sequence[Any]]
     lines: Sequence[str]
@@ -77,7 +82,7 @@ class Entries:
 
 
 class Codes:
-    """The dictionary of some events."""
+    """Dictionary of codes for the field values of some events."""
 
     def __init__(self) -> None:
         self._by_field: dict[str, dict[Any, int | None]] = {name: {None: None} for name in CODED}
@@ -94,7 +99,7 @@ class Codes:
         self.newest = max(self.newest, code)
 
     def of(self, name: str, values: Sequence[Any]) -> list[int | None]:
-        """Return the codes of the values.
+        """Return the codes of these field values.
 
         Values without a code get the next free codes.
         """
@@ -105,14 +110,14 @@ class Codes:
         return [known[value] for value in values]
 
     def texts(self, codes: Sequence[int | None]) -> list[str]:
-        """Return the tokens of events with these codes."""
+        """Return, for each code, the token that finds the events with that code."""
         return [self._texts[code] for code in codes]
 
     def value(self, code: int) -> Any:
         return self._values[code]
 
     def matching(self, term: FieldTerm) -> list[int]:
-        """Return the codes of the field's values that the term accepts, ignoring its sign."""
+        """Return the codes of the field values that the term accepts, without regard to its sign."""
         known = self._by_field[term.field.name]
         asked = term.field.name, term.matches
         looked_at, found = self._matching.get(asked, (0, []))
@@ -128,7 +133,7 @@ class Codes:
         return ((name, code) for name, code in self._by_field[FOLDER].items() if code is not None)
 
     def after(self, code: int) -> Iterator[tuple[int, str, Any]]:
-        """Yield code, field and value of all entries that were added after this code."""
+        """Yield code, field and value of all dictionary entries that were added after this code."""
         for name, known in self._by_field.items():
             yield from ((each, name, value) for value, each in known.items() if each and each > code)
 
@@ -172,7 +177,7 @@ _rules_in: Final = lru_cache(4096)(rules_in)
 
 
 def _columns(entries: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """Return the values of the events by attribute."""
+    """Return the values of the events, as one list for each attribute."""
     values = zip(*map(msgspec.structs.astuple, entries), strict=True)
     return dict(zip(type(entries[0]).__struct_fields__, values, strict=True))
 
@@ -200,12 +205,12 @@ def _long_tokens(name: str, values: Sequence[str | None]) -> list[str]:
 
 
 def _searchable(text: str) -> str:
-    """Return a text whose tokens are the words of the given text."""
+    """Return a text whose FTS5 tokens are the words of the given text."""
     return text if text.isascii() and text.isprintable() else " ".join(WORD.findall(text))
 
 
 def _decoded(text: str | None) -> str:
-    """Return the path or query, decoded for free text search."""
+    """Return a path or query with percent-encoding decoded, for free text search."""
     return "" if text is None else _searchable(unquote(text) if "%" in text else text)
 
 
@@ -213,20 +218,20 @@ _decoded_query: Final = lru_cache(4096)(_decoded)
 
 
 def folder(path: str) -> str:
-    """Return the case-folded path up to the end of its second segment, including the `/` or `(` after it."""
+    """Return a case-folded path up to the end of its second segment, including the `/` or `(` after it."""
     found = _FOLDER.match(path)
     return fold(found[0] if found else path)
 
 
 def path_digest(path: str) -> int:
-    """Return the 48-bit digest by which paths are compared and counted."""
+    """Return the 48-bit digest of a path, by which the index compares and counts paths."""
     return int.from_bytes(blake2b(fold(path).encode(), digest_size=6).digest(), "big")
 
 
 def half_octave(duration: float) -> int:
-    """Return the number of the half octave of a duration.
+    """Return the number of the half octave in which a duration in milliseconds lies.
 
-    The number is 0 below 1.4 ms and never decreases with the duration.
+    The number is 0 for durations below 1.4 ms and never decreases with the duration.
     """
     return min(int(2 * log2(duration)), MOST_OCTAVES) if duration > 1 else 0
 
@@ -251,11 +256,11 @@ def code_token(code: int) -> str:
 
 
 def long_token(name: str, text: str) -> str:
-    """Return the token of a value of a field in LONG, or of the beginning of the value."""
+    """Return the token for a value of a field in LONG, or for the beginning of a long value."""
     beginning = text[: token_chars(name)]
     return f"{_MARK}{_LETTERS[name]}{_NO_TOKEN_CHAR.sub('_', beginning)}"
 
 
 def token_chars(name: str) -> int:
-    """Return the number of characters of a value that its token contains."""
+    """Return how many characters of a field's value its token contains."""
     return _TOKEN_CHARS.get(name, _MOST_TOKEN_CHARS)

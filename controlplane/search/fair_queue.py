@@ -1,6 +1,6 @@
 """A queue that runs a few jobs at a time and serves the waiting keys round-robin.
 
-A key with many jobs delays only its own jobs.
+A key with many jobs delays only the jobs of that key.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class FairQueue:
             self._leave()
 
     async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of the work.
+        """Run the work when the queue has a free slot, and return its result.
 
-        If the caller is cancelled, the thread runs on and keeps its slot until it ends.
+        If the caller is cancelled, the thread of the work continues and keeps its slot until it ends.
         """
         await self._enter(key)
         working = asyncio.ensure_future(work())
@@ -52,7 +52,7 @@ class FairQueue:
             raise
 
     def _leave(self) -> None:
-        """Give the slot to the next waiting job, if there is one."""
+        """Give the slot of a finished job to the next waiting job, if there is one."""
         while self._waiting:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)

@@ -1,4 +1,4 @@
-"""Pure: the ids of requests in a pasted text, such as an error body or a log line."""
+"""Finds the ids of requests in a pasted text, such as an error body or a log line. This module is pure."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _LONGEST_ID: Final = 256  # number of characters of an id
 
 
 def ids_in(text: str) -> tuple[str, ...]:
-    """Return the GUIDs, ULIDs and trace ids of a text, each once and in order."""
+    """Return the GUIDs, ULIDs and trace ids in a text, each once and in order."""
     return tuple(dict.fromkeys(_ID.findall(text[:LONGEST_TEXT])))[:MOST_IDS]
 
 
 def whole_id(text: str) -> str | None:
-    """Return the text without surrounding characters if it can be one id."""
+    """Return the text without surrounding characters if the rest can be one id."""
     word = text.strip(_AROUND)
     return word if 0 < len(word) <= _LONGEST_ID and "\n" not in word else None
 
 
 def asks_for_ids(text: str) -> tuple[str, ...]:
-    """Return the ids of a text in a search box.
+    """Return the ids in the text of a search box.
 
-    A filter that names a field is searched for unchanged.
+    A text that names a field of the filter grammar is searched for unchanged.
     """
     found = ids_in(text)
     if not found:

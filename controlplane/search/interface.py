@@ -1,4 +1,4 @@
-"""The interface of a search index, which is the same for every engine."""
+"""The interface of a search index, which is the same for SQLite, PostgreSQL and ClickHouse."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,16 +26,16 @@ class Event(Protocol):
 
 
 class OutboxStore(Protocol):
-    """The part of the store that an index writer reads: events in the order in which they were accepted."""
+    """The part of the store that an index writer reads: accepted events, in the order of acceptance."""
 
     async def events_after(self, position: int, limit: int) -> Sequence[Event]: ...
     async def last_position(self) -> int: ...
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
     async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
-        """Return the range that the index receives next, the same until finish().
+        """Return the range of events that the index receives next, which is the same until finish().
 
-        Return None if the index has that range already.
+        Return None if the index has that range of events already.
         """
 
     async def finish(self, index: str, given: GivenOut) -> None: ...
@@ -43,20 +43,20 @@ class OutboxStore(Protocol):
 
 
 class IndexUnavailableError(Exception):
-    """The index can't respond or accept events now.
+    """Error because the search index can't respond or accept events now.
 
-    A retry may succeed.
+    A retry of the same call may succeed.
     """
 
 
 class IndexDamagedError(IndexUnavailableError):
-    """The content of the index can't be read any more, and the index has to be rebuilt."""
+    """Error because the content of the search index can't be read any more. The index has to be rebuilt."""
 
 
 class IndexMovedError(IndexUnavailableError):
-    """The index lacks events that it should hold.
+    """Error because the search index lacks events that it should hold.
 
-    It holds events up to `reached` only: it was rebuilt, or replaced by an older copy.
+    The index holds events up to `reached` only, because it was rebuilt, or replaced by an older copy.
     """
 
     def __init__(self, what: str, reached: int) -> None:
@@ -65,14 +65,14 @@ class IndexMovedError(IndexUnavailableError):
 
 
 class CursorError(ValueError):
-    """Another index made the cursor."""
+    """Error for a page cursor that another search index made."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """A search in some organisations.
+    """A search for events of some organisations.
 
-    `orgs` has no default, so that no caller omits it; None means all organisations.
+    `orgs` has no default, so that each caller gives it; None means all organisations.
     """
 
     org_ids: tuple[str, ...] | None
@@ -85,9 +85,9 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """Events as the proxy wrote them, newest first, and the cursor of the next page.
+    """A page of events as the proxy wrote them, newest first, and the cursor of the next page.
 
-    A page of large events has fewer events than were requested.
+    If the events are large, a page has fewer events than were requested.
     """
 
     events: tuple[bytes, ...]
@@ -96,9 +96,12 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """The most frequent values of each field, with their counts among the `counted` newest matches.
+    """The most frequent values of each field.
 
-    Values with equal counts are sorted as text. SQLite compares up to 1,000 paths with equal counts.
+    Each has the number of events with this value among the `counted` newest matches.
+
+    Values that are equally frequent are sorted as text. The SQLite index compares up to 1,000 paths that are
+    equally frequent.
     """
 
     fields: Mapping[str, tuple[tuple[str, int], ...]]
@@ -108,9 +111,9 @@ class Facets:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Matches per interval, oldest first, as (start in ms, count).
+    """Number of matching events per interval, oldest first, as pairs of the start in ms and the count.
 
-    Intervals without a match are omitted.
+    Intervals without a matching event are omitted.
     """
 
     buckets: tuple[tuple[int, int], ...]
@@ -119,39 +122,39 @@ class Histogram:
 
 class SearchIndex(Protocol):
     async def outbox_name(self) -> str:
-        """Return the name under which the store keeps the position of this index.
+        """Return the name under which the store's outbox keeps the position of this index.
 
-        A new, empty index has a new name.
+        A new, empty index has a name that no earlier index had.
         """
         ...
 
     async def write(self, events: Sequence[Event], after: int = 0) -> None:
-        """Write events, which are durable and searchable on return.
+        """Write events to the index, which are durable and searchable on return.
 
-        Writing an event with the same organisation and id again changes nothing. An event that can never be
-        indexed is logged and skipped. Raise IndexUnavailableError if the index can't write now. Raise
-        IndexMovedError if the index detects that it lacks events up to `after`.
+        Writing an event again with the same organisation and id changes nothing. The index logs and skips an
+        event that can never be indexed. Raise IndexUnavailableError if the index can't accept events now.
+        Raise IndexMovedError if the index detects that it lacks events up to the position `after`.
         """
         ...
 
     async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
-        """Write events that were parsed already.
+        """Write events to the index that were parsed already.
 
-        The rest is as for `write`.
+        Durability, repeated writes and errors are as for `write`.
         """
         ...
 
     async def search(self, query: SearchQuery) -> SearchPage:
-        """Return a page of matches.
+        """Return a page of the events that match the query.
 
-        The pages are ordered by time, so new events never repeat or displace an event.
+        The pages are ordered by the time of events, so new events never repeat or displace an event.
         """
         ...
 
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
         """Return the times of the oldest and the newest event of these organisations.
 
-        Return None if they have no events.
+        Return None if the index has no events of these organisations.
         """
         ...
 
@@ -160,10 +163,11 @@ class SearchIndex(Protocol):
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram: ...
 
     async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
-        """Remove up to `limit` events of the organisation, and return their number.
+        """Remove up to `limit` events of the organisation from the index, and return their number.
 
-        `newest` is the position of the last event that was received before `before_ms`; later events stay. Of
-        the others, remove those that happened before `before_ms`, and those with an implausible time.
+        `newest` is the position of the last event that was received before `before_ms`. Events after that
+        position stay. Among events up to that position, remove those that happened before `before_ms`, and
+        those with an implausible time.
         """
         ...
 
@@ -172,8 +176,8 @@ class SearchIndex(Protocol):
 
 @runtime_checkable
 class RangedIndex(SearchIndex, Protocol):
-    """An index that recognises a range of events by its token instead of each event."""
+    """A search index that recognises a repeated range of events by its token, and not event by event."""
 
     async def write_range(self, events: Sequence[Event], given: GivenOut) -> None:
-        """Write all events of the range that the store has."""
+        """Write all events of the range that the store still has."""
         ...

@@ -1,4 +1,7 @@
-"""Pure: an audit event that has known members only, parsed once for ingestion and the search index."""
+"""An audit event with known members only, parsed once for ingestion and the search index.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ Time = Annotated[datetime, Meta(tz=True)]
 class Event(Struct, rename="camel"):
     """An audit event as the store reads it.
 
-    The event has all members that the proxy sent. These are the ones that the store uses.
+    The stored event has all members that the proxy sent. The attributes here are the members that the store
+    uses.
     """
 
     id: Id
@@ -43,7 +47,7 @@ Number = Integer | float | None
 
 
 class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
-    """An audit event whose parsing checks every byte."""
+    """An audit event whose parser checks every byte and refuses unknown members."""
 
     proxy_id: Text = None
     app_id: Text = None
@@ -77,13 +81,13 @@ class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
 
 
 def attribute_of(key: str) -> str:
-    """Return the attribute of a member, such as `rule_id` for `ruleId`."""
+    """Return the attribute name of a JSON member, such as `rule_id` for `ruleId`."""
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in key)
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Parsed events of one batch that was just stored, so that the index need not parse them again."""
+    """Parsed events of one batch that was just stored, so that the index writer need not parse them again."""
 
     org_id: str
     position: int  # position of the first event; the others follow it

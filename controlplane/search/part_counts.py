@@ -1,4 +1,4 @@
-"""Counts matches by value and by time, from the stored counts or row by row among the newest matches."""
+"""Counts matching events by value and by time, from stored counts or from rows of the newest matches."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def _texts_of(search: Search, rows: _Rows, name: str, columns: Sequence[str], to
 
 
 def _paths(search: Search, rows: _Rows, at: int, top: int) -> Counter[str]:
-    """Count the most frequent paths.
+    """Count the most frequent paths among the matching events.
 
-    They are compared as in filters, and spelled as in one of their events.
+    Paths are compared as in filters, and shown in the spelling of one of their events.
     """
     by_digest = Counter(row[at] for _, row in rows if row[at] is not None)
     seen = {row[at]: (part, row) for part, row in rows}
@@ -120,9 +120,9 @@ def _texts(value: Value) -> tuple[str, ...]:
 
 
 def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
-    """Return the most frequent values.
+    """Return the most frequent values of a field, with their counts.
 
-    They are compared as in filters, and spelled as in one of their events.
+    Values are compared as in filters, and shown in the spelling of one of their events.
     """
     merged: Counter[str] = Counter()
     spelled: dict[str, str] = {}
@@ -139,7 +139,7 @@ def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """A span of time, divided into the whole units that have stored counts and the rest at its edges."""
+    """A span of time, divided into full units with stored counts and the incomplete units at both ends."""
 
     first: int
     end: int
@@ -147,7 +147,7 @@ class _Split:
 
 
 def _split(query: SearchQuery, unit: int) -> _Split | None:
-    """Return the division, or None without a whole unit between the bounds."""
+    """Return the query's time span, divided into full units, or None if it contains no full unit."""
     first = LEAST_MS if query.from_ms is None else -(-query.from_ms // unit) * unit
     end = MOST_MS if query.to_ms is None else query.to_ms // unit * unit
     if first >= end:
@@ -161,16 +161,16 @@ def _split(query: SearchQuery, unit: int) -> _Split | None:
 
 
 def _unit(query: SearchQuery, interval_ms: int) -> int | None:
-    """Return the unit whose counts make up the interval, or None if no counts exist for such a filter."""
+    """Return the time unit whose stored counts make up the interval, or None without such counts."""
     if interval_ms % HOUR_MS == 0 and _kept_field(query) is not None:
         return HOUR_MS
     return MINUTE_MS if interval_ms % MINUTE_MS == 0 and _only_of(query, {"verdict"}) else None
 
 
 def _kept_field(query: SearchQuery) -> str | None:
-    """Return the field whose counts cover all terms.
+    """Return the field whose stored counts cover all terms of the filter.
 
-    Counts are stored by verdict and one field.
+    Each stored count is for one verdict and one value of a field.
     """
     names = {_name(term) for term in query.filter.terms} - {"verdict"}
     if len(names) > 1 or not names.issubset(ROLLED):
@@ -222,7 +222,7 @@ def _kept(
     reader: Reader, part: Part, codes: Codes, query: SearchQuery, kept: tuple[str, int], split: _Split,
     group: str,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
-    """Yield sums of the counts of one field and unit, grouped by a column."""
+    """Yield sums of the stored counts of one field and time unit, grouped by a column."""
     field, unit = kept
     conditions = [
         among("org", [*part.orgs]),

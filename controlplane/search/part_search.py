@@ -1,6 +1,7 @@
-"""The newest matches in all parts of the embedded index, newest part first, within the time limit.
+"""Finds the newest matches in all parts of the embedded index, newest part first, within the time limit.
 
-FTS5 finds candidates. Rows decide most terms. For the other terms, the event itself is read.
+FTS5 finds candidates. The row of an event decides most terms of a filter. For other terms, the text of the
+event is read.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ _FEW: Final = 1000
 
 
 class OutOfTime(Exception):
-    """The search takes longer than its time limit.
+    """Error because a search takes longer than its time limit.
 
-    Events before `left` were not searched.
+    The search has not examined events before the key `left`.
     """
 
     def __init__(self, left: Key) -> None:
@@ -65,9 +66,9 @@ class OutOfTime(Exception):
 
 
 class TimeLimit:
-    """A time limit that is checked for each part, and for each event that is read.
+    """A time limit of a search, which is checked for each part and for each event that is read.
 
-    One event may have as much text as thousands of others.
+    The limit is checked for each event, because one event may have as much text as thousands of others.
     """
 
     def __init__(
@@ -76,15 +77,15 @@ class TimeLimit:
         may_end: Callable[[Key], bool] = lambda left: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a limit after which the search ends as soon as it may."""
+        """Set the limit in seconds after which the search ends as soon as `may_end` allows."""
         self._may_end = may_end
         self._clock = clock
         self._ends = clock() + seconds
 
     def look(self, left: Key) -> None:
-        """Raise OutOfTime if the search must end here.
+        """Raise OutOfTime if the time limit is reached and the search may end here.
 
-        The next search continues with the events before `left`.
+        The next page of the search continues with the events before `left`.
         """
         if self._clock() < self._ends:
             return
@@ -94,7 +95,7 @@ class TimeLimit:
 
 
 class Reader:
-    """The state that a connection keeps between two searches."""
+    """The state of a database connection that is kept between two searches."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
@@ -107,7 +108,7 @@ class Reader:
         return codes
 
     def begin(self, incarnation: str) -> None:
-        """Drop the dictionaries of another index, or all of them if they are many."""
+        """Drop the cached dictionaries of an earlier index, or all dictionaries if they are large."""
         if (
             incarnation != self._incarnation
             or sum(each.newest for each in self._codes.values()) > _MOST_CODES
@@ -121,7 +122,7 @@ class Reader:
 
 
 class Search:
-    """One query, which runs on one part after the other."""
+    """One search query, which runs on one part of the index after the other."""
 
     def __init__(self, reader: Reader, query: SearchQuery, before: Key | None = None) -> None:
         self._reader = reader
@@ -141,9 +142,9 @@ class Search:
     def matches(
         self, part: Part, columns: Sequence[str], limit: int, look: Callable[[Key], None]
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield key and columns of the part's matches, newest first.
+        """Yield the key and the columns of each match in the part, newest first.
 
-        Call `look` before reading an event.
+        `look` is called before an event is read.
         """
         source, told, asked = self._asked_of(part)
         if NOTHING in told:
@@ -167,7 +168,7 @@ class Search:
         return first <= last
 
     def _bounds(self, part: Part) -> tuple[int, int]:
-        """Return the least and the greatest key that a match may have."""
+        """Return the least and the greatest key that a matching event in the part may have."""
         first, last = part.least, part.most
         if self._query.from_ms is not None:
             first = max(first, key_of(self._query.from_ms, 0))
@@ -178,7 +179,7 @@ class Search:
         return first, last
 
     def _asked_of(self, part: Part) -> tuple[_Source, list[Condition], list[Term]]:
-        """Return the source of candidates, the condition on rows, and the terms that need the event."""
+        """Return the table of candidates, the conditions on its rows, and the terms that need the event."""
         codes = self._reader.codes(part.number)
         source, told, is_by_tokens = self._source(part, codes)
         if self._query.org_ids is not None:
@@ -196,7 +197,7 @@ class Search:
         return source, told, asked
 
     def _source(self, part: Part, codes: Codes) -> tuple[_Source, list[Condition], bool]:
-        """Return the source of candidates, its condition, and whether it uses tokens."""
+        """Return the table of candidates, its conditions, and whether tokens select the candidates."""
         rows, words = f"rows_{part.number}", f"words_{part.number}"
         between = self._bounds(part)
         if self._named is not None:
@@ -214,9 +215,9 @@ class Search:
         return _Source(f"{words} CROSS JOIN {rows} ON key = {words}.rowid", f"{words}.rowid"), [match], True
 
     def _rare(self, part: Part, tokens: Tokens) -> str:
-        """Return an expression that finds few events of the part, or "".
+        """Return an FTS5 expression that finds few events of the part, or an empty text.
 
-        FTS5 reads all entries of a frequent token, which takes long.
+        FTS5 reads all entries of a frequent token, which takes long, so rare tokens are searched first.
         """
         if len(tokens.required) + len(tokens.excluded) < 2:
             return ""
@@ -229,7 +230,7 @@ class Search:
         return rarest if rarest and found[rarest] <= _FEW else ""
 
     def _named_keys(self, part: Part) -> list[int]:
-        """Return the keys of events with the requested ids, or of requests with these ids."""
+        """Return the keys of the events that have one of the requested ids as event id or request id."""
         keys = [key_of(*key) for key in self._named or () if part_of(key[1]) == part.number]
         sql = f"SELECT rowid FROM words_{part.number} WHERE words_{part.number} MATCH ?"  # noqa: S608 - a number
         for expression in filter(None, map(request_tokens, self._query.filter.terms)):
@@ -244,7 +245,7 @@ class _Source:
 
 
 def bounded_query(query: SearchQuery) -> SearchQuery:
-    """Return the query with times that SQLite accepts as numbers."""
+    """Return the query with its times limited to the numbers that SQLite accepts."""
     from_ms = None if query.from_ms is None else min(max(query.from_ms, LEAST_MS), MOST_MS)
     to_ms = None if query.to_ms is None else min(max(query.to_ms, LEAST_MS), MOST_MS)
     return replace(query, from_ms=from_ms, to_ms=to_ms)
@@ -253,10 +254,10 @@ def bounded_query(query: SearchQuery) -> SearchQuery:
 def newest(
     reader: Reader, query: SearchQuery, limit: int, before: Key | None = None
 ) -> tuple[Bodies, list[Key], Key | None]:
-    """Return a reader of texts, the newest matches before `before`, and the key to continue from.
+    """Return a reader of event texts, the keys of the newest matches, and the key to continue from.
 
-    The key is None unless the time ran out. A search exceeds its time limit only until it has evaluated one
-    event, so that paging comes to an end.
+    The key to continue from is None unless the time ran out. If no event was examined yet, a search exceeds
+    its time limit until it has examined one, so that paging comes to an end.
     """
     search = Search(reader, query, before)
     rows, left = newest_rows(search, (), limit, before or _END)
@@ -266,9 +267,9 @@ def newest(
 def newest_rows(
     search: Search, columns: Sequence[str], limit: int, begin: Key = _END
 ) -> tuple[list[_Row], Key | None]:
-    """Return the newest matches as key and columns.
+    """Return the newest matches, each with its key and columns.
 
-    If the time ran out, also return the key that older matches come before.
+    If the time ran out, also return the key before which older matches come.
     """
     parts = search.parts
     begin = min(begin, parts[0].end) if parts else begin
@@ -291,9 +292,9 @@ def newest_rows(
 
 
 def _look(time_limit: TimeLimit, after: Key, left: Key) -> None:
-    """Check the time limit.
+    """Raise OutOfTime if the time limit of the search is reached.
 
-    The next part may have events up to `after`.
+    The next part of the index may have events up to the key `after`.
     """
     time_limit.look(max(left, after))
 

@@ -1,4 +1,7 @@
-"""Pure: translates the terms of a filter for a part: tokens that find candidates, and conditions on rows."""
+"""Translates the terms of a filter into tokens that find candidates, and conditions on rows.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,12 @@ _OPEN_ENDS: Final = ("/", "(")  # last characters of a folder that contains long
 
 
 class Untold(Exception):
-    """Rows can't decide the term, so the events have to be read."""
+    """Error because the row of an event can't decide the term, so that the event has to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Expressions of FTS5: events must match all of `words` and `others`, and none of `excluded`."""
+    """FTS5 expressions: a matching event has all of `words` and `others`, and none of `excluded`."""
 
     words: tuple[str, ...]  # words that only the tokens can decide
     others: tuple[str, ...]  # words that rows or events also decide
@@ -65,11 +68,11 @@ class Tokens:
         return *self.words, *self.others
 
     def led_by(self, rare: str) -> Tokens:
-        """Return the tokens without the optional ones if `rare` finds few events."""
+        """Return the tokens without the optional tokens if the expression `rare` finds few events."""
         return Tokens(tuple(dict.fromkeys((*self.words, rare))), (), self.excluded)
 
     def expression(self, orgs: Sequence[int]) -> str:
-        """Return the whole expression for events of these organisations, or "" if nothing is required."""
+        """Return the FTS5 expression for events of these organisations, or "" if nothing is required."""
         required = [*self.required]
         if 0 < len(orgs) <= _MOST_TOKENS:
             required.append(_any(map(_quoted, map(org_token, orgs))))
@@ -92,14 +95,14 @@ def tokens_of(terms: Iterable[Term], codes: Codes) -> Tokens:
 
 
 def is_one_word(term: Term) -> TypeGuard[TextTerm]:
-    """Return True if a token decides the term with certainty."""
+    """Return True if one FTS5 token decides the term with certainty."""
     return isinstance(term, TextTerm) and len(term.words) == 1
 
 
 def names_of(term: Term) -> tuple[str, ...]:
-    """Return the ids of a term.
+    """Return the event ids or request ids that a term of the filter names.
 
-    The store's own index finds their events.
+    The store's own index of ids finds the events with these ids.
     """
     if isinstance(term, HasTerm | TextTerm) or term.negated or term.field.name not in ("id", "request"):
         return ()
@@ -108,7 +111,10 @@ def names_of(term: Term) -> tuple[str, ...]:
 
 
 def request_tokens(term: Term) -> str:
-    """Return the expression for requests with these ids, unless the id is that of the event."""
+    """Return the FTS5 expression for the request ids of a term.
+
+    A request id that equals the id of its event has no token.
+    """
     if not isinstance(term, FieldTerm) or term.field.name != "request":
         return ""
     tokens = [_quoted(long_token("request", fold(text))) for text in names_of(term)]
@@ -129,9 +135,9 @@ def _required(term: FieldTerm | HasTerm, codes: Codes) -> list[str]:
 
 
 def _of_match(name: str, match: Match) -> list[str]:
-    """Return the tokens of events with such a value.
+    """Return the tokens of events that have such a value in the field.
 
-    The list is empty if the tokens are unknown or exclude few events.
+    The list is empty if the tokens are unknown, or if they would exclude only few events.
     """
     if name in ("path", "query"):
         return _in_value(match)
@@ -157,9 +163,9 @@ def _all(expressions: Iterable[str]) -> str:
 
 
 def _quoted(token: str, *, prefix: bool = False) -> str:
-    """Return a token as a quoted FTS5 string.
+    """Return a token in the quoted form of an FTS5 string.
 
-    The index may store more characters of a long word than a filter compares.
+    The index may store more characters of a long word than a filter compares, so a long word is a prefix.
     """
     is_prefix = prefix or len(token) >= WORD_CHARS
     return f'"{token[:WORD_CHARS]}"{"*" if is_prefix else ""}'
@@ -171,7 +177,7 @@ def _words(term: TextTerm) -> list[str]:
 
 
 def _in_value(match: Match) -> list[str]:
-    """Return the words that an accepted path or query must contain."""
+    """Return the words that each path or query accepted by the match must contain."""
     if isinstance(match, Between):
         return []
     pieces = match.pieces if isinstance(match, Like) else (unquote(match.text),)
@@ -197,7 +203,7 @@ def _of_long(name: str, match: Match) -> list[str]:
 
 
 class RowDialect:
-    """Writes conditions on the rows of one part."""
+    """Writes search conditions on the rows of one part of the index."""
 
     position = "key"
     org = "org"
@@ -240,9 +246,9 @@ class RowDialect:
         return Condition(f"key IN (SELECT rowid FROM {self._words} WHERE {self._words} MATCH ?)", (match,))  # noqa: S608
 
     def times(self, from_ms: int | None, to_ms: int | None) -> list[Condition]:
-        """Return the conditions on the time that keys can't express.
+        """Return the conditions on the time of an event that its row key can't express.
 
-        Keys clamp times before 1970 and after 2248.
+        Row keys clamp times before 1970 and after 2248.
         """
         conditions = []
         if from_ms is not None and not 0 < from_ms <= MOST_KEY_MS:

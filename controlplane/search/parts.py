@@ -1,8 +1,10 @@
-"""The parts of the embedded index, in tables that are dropped when retention removed their last event.
+"""The parts of the embedded search index.
 
-A part has the events of a run of about a million positions. The key of an event consists of its time and the
-low bits of its position, so that keys are in the order of pages. Tables of a part: rows (a narrow row for
-each event), words (FTS5, tokens without positions), codes (a dictionary), and counts.
+The tables of a part are dropped when retention removed its last event.
+
+A part has the events at about a million consecutive positions. The key of an event consists of its time and
+the low bits of its position. So keys sort events as pages of results do. A part has four tables: rows (a
+narrow row for each event), words (FTS5 tokens without positions), codes (a dictionary) and counts.
 """
 
 from __future__ import annotations
@@ -63,10 +65,10 @@ _VALUES: Final = ", ".join("?" * (len(COLUMNS) + 1))
 
 @contextmanager
 def telling_damage() -> Iterator[None]:
-    """Raise DatabaseError for content that makes no sense.
+    """Raise DatabaseError if the content of the index makes no sense.
 
-    The code wrote readable content, so the disk has damaged it. DatabaseError is SQLite's own error for
-    damage.
+    The code wrote readable content, so the disk has damaged unreadable content. SQLite itself raises
+    DatabaseError for a damaged file.
     """
     try:
         yield
@@ -88,14 +90,14 @@ class Part:
         return key >> PART_BITS, self.number << PART_BITS | key & mask()
 
     def last_before(self, before: Key) -> int:
-        """Return the greatest key that an event before this time and position may have."""
+        """Return the greatest key that an event of this part before this time and position may have."""
         time_ms, position = before
         within = position - (self.number << PART_BITS)
         return (time_ms << PART_BITS) + min(max(within, 0), mask() + 1) - 1
 
     @property
     def end(self) -> Key:
-        """Return the time and position that all its events come before."""
+        """Return a time and position that are after all events of this part."""
         return (self.most >> PART_BITS) + 1, 0
 
 
@@ -104,7 +106,7 @@ def mask() -> int:
 
 
 def among(column: str, numbers: Sequence[int]) -> Condition:
-    """Return the condition that the column has one of these numbers, however many there are."""
+    """Return the condition that the column has one of these numbers, even if they are many."""
     if len(numbers) <= _MOST_LISTED:
         return one_of(column, numbers)
     listed = orjson.dumps(list(numbers)).decode()
@@ -120,12 +122,12 @@ def key_of(time_ms: int, position: int) -> int:
 
 
 def time_column() -> str:
-    """Return the SQL for the time of a row."""
+    """Return the SQL expression for the time of an event's row."""
     return f"coalesce(time, key >> {PART_BITS})"
 
 
 def read_parts(db: sqlite3.Connection, orgs: Sequence[int] | None) -> list[Part]:
-    """Return the parts with events of these organisations, newest part first."""
+    """Return the parts that have events of these organisations, newest part first."""
     wanted = None if orgs is None else frozenset(orgs)
     by_part: dict[int, list[tuple[int, int, int, int]]] = {}
     for number, *of_org in db.execute("SELECT part, org, least, most, count FROM parts"):
@@ -142,7 +144,7 @@ def read_parts(db: sqlite3.Connection, orgs: Sequence[int] | None) -> list[Part]
 
 @telling_damage()
 def read_codes(db: sqlite3.Connection, part: int, codes: Codes) -> None:
-    """Add the new entries of the part's dictionary."""
+    """Add the entries that are new in the part's table of codes to the dictionary in memory."""
     sql = f"SELECT code, field, value FROM codes_{part} WHERE code > ?"  # noqa: S608 - a number
     for code, name, text in db.execute(sql, (codes.newest,)):
         value = orjson.loads(text)
@@ -153,9 +155,9 @@ def read_codes(db: sqlite3.Connection, part: int, codes: Codes) -> None:
 
 
 class PartWriter:
-    """Adds events to parts.
+    """Adds events to the parts of the embedded index.
 
-    The writer caches the newest part's dictionary while no other process writes.
+    The writer caches the dictionary of the newest part while no other process writes.
     """
 
     def __init__(self) -> None:
@@ -175,7 +177,7 @@ class PartWriter:
                 raise
 
     def forget(self) -> None:
-        """Drop the cached state, because the transaction was rolled back."""
+        """Drop the cached dictionary, because the transaction was rolled back."""
         self._part = -1
 
     def _codes_of(self, db: sqlite3.Connection, part: int) -> Codes:
@@ -195,9 +197,9 @@ class PartWriter:
 
 
 def _add(db: sqlite3.Connection, part: int, arrived: Arrived, codes: Codes) -> None:
-    """Add events in the order of their keys.
+    """Add events to a part in the order of their keys.
 
-    FTS5 begins a segment whenever a key is lower than the one before.
+    FTS5 begins a new segment whenever a key is lower than the previous key.
     """
     keys = list(map(key_of, arrived.times, arrived.positions))
     numbers = {org_id: _org_number(db, org_id) for org_id in dict.fromkeys(arrived.org_ids)}
@@ -227,7 +229,7 @@ def _add(db: sqlite3.Connection, part: int, arrived: Arrived, codes: Codes) -> N
 
 
 def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
-    """Yield the events of each part in the order of their keys."""
+    """Yield the number of each part, with its events in the order of their keys."""
     by_part: dict[int, list[int]] = {}
     for place, position in enumerate(arrived.positions):
         by_part.setdefault(position >> PART_BITS, []).append(place)
@@ -245,9 +247,10 @@ def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
 
 
 def _drop_empty_parts(db: sqlite3.Connection) -> None:
-    """Drop the parts without events.
+    """Drop the tables of parts that have no events.
 
-    Retention leaves the newest part in place when it is empty, so that its number means one dictionary.
+    Retention keeps the newest part even if it is empty, so that its number always stands for the same
+    dictionary.
     """
     names = db.execute(
         "SELECT substr(name, 6) FROM sqlite_schema WHERE name GLOB 'rows_*'"
@@ -279,7 +282,7 @@ _Counted: TypeAlias = tuple[int, int, int, int, int, int]  # organisation, field
 
 
 def _counted(entries: Entries, times: Sequence[int]) -> Counter[_Counted]:
-    """Count the values of the fields of ROLLED."""
+    """Count the events by the values of the fields in ROLLED."""
     found: Counter[_Counted] = Counter()
     orgs = entries.columns["org"]
     verdicts = [verdict or 0 for verdict in entries.columns["verdict"]]
@@ -302,7 +305,7 @@ def _counted(entries: Entries, times: Sequence[int]) -> Counter[_Counted]:
 def purge_events(
     db: sqlite3.Connection, org_id: str, before_ms: int, limit: int, newest: int | None = None
 ) -> int:
-    """Remove events that retention deletes from the store; see `SearchIndex.purge`."""
+    """Remove from the index the events that retention deletes from the store; see `SearchIndex.purge`."""
     row = db.execute("SELECT org FROM orgs WHERE org_id = ?", (org_id,)).fetchone()
     if row is None:
         return 0
@@ -333,9 +336,9 @@ def _purge_part(
 
 
 def _remove(db: sqlite3.Connection, part: Part, org: int, rows: Sequence[Sequence[Any]]) -> None:
-    """Remove the rows of events but not their tokens.
+    """Remove the rows of events from a part, but not their tokens.
 
-    The tokens then match no row, and are removed together with the part.
+    The tokens of a removed event match no row, and are removed together with the part.
     """
     keys, *columns = zip(*rows, strict=True)
     ((count, newest),) = db.execute(

@@ -1,4 +1,4 @@
-"""The search index in PostgreSQL, for installations that run no other engine."""
+"""The search index in PostgreSQL, for installations that run no other database engine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _DIALECT: Final = PostgresDialect()
 
 
 class PostgresIndex:
-    """The search index in three tables of a database, which may be the store's own."""
+    """The search index in three tables of a PostgreSQL database, which may be the store's own database."""
 
     def __init__(self, url: str) -> None:
         self._where = address_of(url)
@@ -135,7 +135,7 @@ class PostgresIndex:
         return await self._counting.run(query.org_ids, work)
 
     async def _run(self, threads: ConnectionThreads, job: Callable[[Connection], T]) -> T:
-        """Return the result of the job, which runs in its own transaction."""
+        """Run the job in its own transaction, and return its result."""
         try:
             return await threads.run(partial(_in_transaction, job))
         except errors.UndefinedTable as error:
@@ -166,9 +166,9 @@ def _in_transaction(job: Callable[[Connection], T], raw: Connection) -> T:
 
 
 def _prepare(raw: Connection) -> str:
-    """Return the incarnation of the tables.
+    """Return the id of the incarnation of the index's tables.
 
-    Make the tables if there are none of this format.
+    Create the tables if no tables of this format exist.
     """
     rows(raw, f"SELECT pg_advisory_xact_lock({_MAKING})")
     ((is_there,),) = rows(raw, f"SELECT to_regclass('{STATE}') IS NOT NULL")
@@ -193,9 +193,9 @@ def _add_columns(raw: Connection) -> None:
 
 
 def _write(known: str | None, events: Sequence[Event], after: int, raw: Connection) -> None:
-    """Add the events that are missing.
+    """Add those of the events that the index does not have.
 
-    The row of the state is locked, so that writers run one after the other.
+    The transaction locks the row with the state of the index, so that writers run one after the other.
     """
     state = rows(raw, f"SELECT format, incarnation, reached FROM {STATE} FOR UPDATE")
     if not state or state[0][0] != FORMAT:
@@ -236,7 +236,7 @@ def _add_new(raw: Connection, documents: Sequence[Document]) -> None:
 
 
 def _add_known(raw: Connection, documents: Sequence[Document]) -> None:
-    """Add the missing events of a range that the index had reached before."""
+    """Add the missing events from positions that the index had reached before."""
     values = ", ".join("CAST(%s AS tsvector)" if column == "terms" else "%s" for column in COLUMNS)
     into = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({values}) ON CONFLICT DO NOTHING"
     with raw.cursor() as cursor:
@@ -271,9 +271,9 @@ def _page(query: SearchQuery, before: Key | None, raw: Connection) -> SearchPage
 
 
 def _bodies(raw: Connection, found: Sequence[Row]) -> tuple[bytes, ...]:
-    """Return the texts of events.
+    """Return the texts of the events in these rows.
 
-    They are read only for the events of a page.
+    The query reads the texts only for the events of one page.
     """
     texts = rows(raw, f"SELECT org, time, position, body {_AMONG}", _keys(found)) if found else []
     bodies = {row[:3]: bytes(row[3]) for row in texts}
@@ -281,7 +281,7 @@ def _bodies(raw: Connection, found: Sequence[Row]) -> tuple[bytes, ...]:
 
 
 def _keys(found: Sequence[Row]) -> tuple[list[object], ...]:
-    """Return the parameters of _AMONG."""
+    """Return the query parameters for _AMONG."""
     return tuple([row[column] for row in found] for column in range(3))
 
 

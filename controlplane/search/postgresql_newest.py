@@ -1,7 +1,8 @@
 """Finds the newest matches in PostgreSQL within a time limit.
 
-The whole query runs first, because an index may find few events. If that takes too long, events are read in
-the order of pages, some at a time. So a search can return how far it came when its time is over.
+First the query runs without a division into steps, because an index may find few events. If that takes too
+long, the search reads a limited number of events at a time, in the order of pages. So a search can return the
+key that it has reached when its time is over.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _IN_ORDER: Final = (
 def newest(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None
 ) -> tuple[list[Row], Key | None]:
-    """Return the newest matches, and the key that older matches come before if the time ran out."""
+    """Return the newest matches. If the time ran out, also return the key before which older matches come."""
     try:
         with limited(raw, WHOLE_SECONDS):
             return _matches(raw, query, limit, before), None
@@ -53,7 +54,10 @@ def newest(
 def walk(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None = None
 ) -> tuple[list[Row], Key | None]:
-    """Return the newest matches by reading the events in the order of pages until the time is over."""
+    """Return the newest matches.
+
+    Read the events step by step in the order of pages until the time is over.
+    """
     rows(raw, _IN_ORDER)
     ends = time.monotonic() + WALK_SECONDS
     found: list[Row] = []
@@ -83,7 +87,7 @@ def walk(
 
 @contextmanager
 def limited(raw: Connection, seconds: float) -> Iterator[None]:
-    """Make the server end a longer statement with QueryCanceled."""
+    """Make the server end a statement that runs longer, which raises QueryCanceled."""
     with raw.transaction():
         rows(raw, "SELECT set_config('statement_timeout', $1, true)", (str(int(seconds * 1000)),))
         yield
@@ -97,7 +101,7 @@ def rows(raw: Connection, sql: str, parameters: Sequence[object] = ()) -> list[R
 def _matches(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None, last: Key | None = None
 ) -> list[Row]:
-    """Return the newest matches, from `last` on if it is given."""
+    """Return the newest matches before `before`, down to the key `last` if it is given."""
     condition = page_condition(query, _DIALECT, before)
     if last is not None:
         condition = all_of([Condition("(time, position) >= (?, ?)", last), condition])
@@ -107,7 +111,7 @@ def _matches(
 
 
 def _last_of(raw: Connection, query: SearchQuery, step: int, before: Key | None) -> Key | None:
-    """Return the key of the last of this many events in the index, or None if there are fewer."""
+    """Return the key of the event that is `step` events older, or None if the index has fewer events."""
     org_ids = query.org_ids if query.org_ids is not None and len(query.org_ids) == 1 else None
     condition = page_condition(replace(query, org_ids=org_ids, filter=EVERYTHING), _DIALECT, before)
     keys = f"SELECT time, position FROM {TABLE} WHERE {bound(condition)}"

@@ -1,4 +1,7 @@
-"""Pure: the table of events in PostgreSQL: its columns, an event as a row, a filter as a condition."""
+"""The table of events in PostgreSQL: its columns, an event as a row, a filter as a condition.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ SCHEMA: Final = (
 
 
 def add_columns(present: Collection[str]) -> list[str]:
-    """Return the statements that add the fields of this release to a table of an earlier one."""
+    """Return the SQL statements that add the new fields of this release to a table of an earlier release."""
     return [
         f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS {column}"
         for name, column in _OWN_COLUMNS.items()
@@ -58,7 +61,7 @@ def add_columns(present: Collection[str]) -> list[str]:
 
 
 def row_of(document: Document) -> list[object]:
-    """Return the document's values in the order of COLUMNS."""
+    """Return the values of the document in the order of COLUMNS."""
     said = said_by(document.values)
     values = [_storable(document.values.get(field.name), field) for field in _OF_FIELDS]
     terms = list(dict.fromkeys((*_terms_of(document), *said.split())))[:_MOST_TERMS]
@@ -107,9 +110,9 @@ def _quoted(lexeme: str) -> str:
 
 
 class PostgresDialect:
-    """Writes conditions for PostgreSQL.
+    """Writes search conditions as SQL for PostgreSQL.
 
-    `lower` under the collation C changes A-Z and nothing else, as the grammar requires.
+    `lower` with the collation C changes A-Z and no other characters, as the filter grammar requires.
     """
 
     org, time, position = "org", "time", "position"
@@ -149,7 +152,7 @@ def _equals(field: Field, text: str) -> Condition:
 def _have(terms: Sequence[str], *, prefix: bool = False) -> Condition:
     """Return the condition that the event has all of these words or values.
 
-    With `prefix`, the last one may be longer.
+    With `prefix`, the last word or value of the event may be longer.
     """
     quoted = [*map(_quoted, terms)]
     return _found(" & ".join([*dict.fromkeys(quoted[:-1]), quoted[-1] + (":*" if prefix else "")]))
@@ -160,7 +163,7 @@ def _found(query: str) -> Condition:
 
 
 def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
-    """Return the condition for the field's value, or for one of its values."""
+    """Return the condition for the value of a field, or for at least one value of a field with several."""
     if field.kind != "texts":
         return holds(field.name)
     condition = holds("each")
@@ -169,9 +172,10 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
 
 
 def _words_within(pieces: Sequence[str]) -> Iterator[str]:
-    """Yield a query for each whole word that a text with these pieces must contain.
+    """Yield a tsquery for each complete word that every text with these pieces contains.
 
-    A word that begins within a piece counts if no `%` can change it. The word may continue after the piece.
+    A word that begins within a piece is certain if no `%` can change it. A word at the end of a piece may
+    continue after the piece.
     """
     for number, piece in enumerate(pieces):
         if "%" in piece:

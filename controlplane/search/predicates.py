@@ -1,4 +1,4 @@
-"""Pure: decides whether a value, or a text, matches a term of a filter."""
+"""Decides whether a value or a text matches a term of a filter. This module is pure."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -20,9 +20,9 @@ from controlplane.search.query import (
 
 
 def all_hold(terms: Iterable[Term], document: Document) -> bool:
-    """Return whether all terms, with their signs, hold for the event.
+    """Return whether all terms, including negated terms, hold for the event.
 
-    The words of the event are split once for all terms.
+    The words of the event are split only once for all terms.
     """
     said: str | None = None
     for term in terms:
@@ -38,9 +38,9 @@ def all_hold(terms: Iterable[Term], document: Document) -> bool:
 
 
 def value_holds(term: FieldTerm | HasTerm, value: Value) -> bool:
-    """Return whether the value, or one of several values, matches.
+    """Return whether the value, or at least one of several values, matches the term.
 
-    The caller applies the sign of the term.
+    The caller negates the result if the term is negated.
     """
     if value is None:
         return False
@@ -63,9 +63,9 @@ def accepts(match: Match, value: str | float) -> bool:
 
 
 def _is_like(pieces: tuple[str, ...], folded: str) -> bool:
-    """Return whether the value matches the pattern, in linear time.
+    """Return whether a value matches a pattern with wildcards, in linear time.
 
-    Each piece is matched at the first possible place.
+    Each piece of the pattern is matched at the first possible place in the value.
     """
     first, *middle, last = (fold(piece) for piece in pieces)
     end = len(folded) - len(last)
@@ -96,14 +96,14 @@ def said_in(texts: Iterable[str]) -> str:
 
 
 def has_phrase(term: TextTerm, said: str) -> bool:
-    """Return whether the words of the term follow each other in the text, in linear time."""
+    """Return whether the words of the term follow each other in the text `said`, in linear time."""
     return _phrase(term) in said
 
 
 def phrase(folded: Iterable[str], *, prefix: bool) -> str:
-    """Return the words in the form of `said_in`.
+    """Return the words of a phrase in the form that `said_in` gives to a text.
 
-    With `prefix`, the last word may be longer.
+    With `prefix`, the last word in the text may be longer.
     """
     return f" {' '.join(folded)}{'' if prefix else ' '}"
 

@@ -1,12 +1,11 @@
 """The filter grammar: the text that an operator types, as plain values that every search index uses.
 
-    filter = *( term separated by white space )            all terms must hold
-    term   = [ "-" ] ( field ":" value *( "," value ) / text )
-    value  = quoted / bare, where * stands for any characters; numbers and times also > >= < <= and low..high
-    text   = quoted / bare, a run of words as they stand in the event's text; a bare one may end in *
+filter = *( term separated by white space ) all terms must hold term = [ "-" ] ( field ":" value *( "," value
+) / text ) value = quoted / bare, where * stands for any characters; numbers and times also > >= < <= and
+low..high text = quoted / bare, a run of words as they stand in the event's text; a bare one may end in *
 
-This module does not depend on an index. Every text results in a Filter, or in a QueryError that names the
-column. Parsing takes time linear in the length of the text.
+This module does not depend on an index. Every filter text results in a Filter, or in a QueryError that names
+the column of the error. The parser takes time linear in the length of the text.
 """
 
 import difflib
@@ -29,9 +28,9 @@ Kind = Literal["text", "texts", "number", "time"]
 
 
 class QueryError(ValueError):
-    """The filter or a time can't be parsed.
+    """Error because the text of a filter or a time can't be parsed.
 
-    `column` counts characters from 1.
+    `column` is the place of the error, in characters from 1.
     """
 
     def __init__(self, message: str, column: int) -> None:
@@ -42,9 +41,9 @@ class QueryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One searchable field: its name in a filter, its key in the event, and its type.
+    """A field that filters can search: its name in a filter, its key in the event, and its type.
 
-    If the field has few values, `values` lists all of them.
+    If the field can only have few values, `values` lists all of them.
     """
 
     name: str
@@ -106,23 +105,23 @@ TEXT_FIELDS: Final = ("path", "query", "rule", "reason", "logged", "transform")
 
 @dataclass(frozen=True, slots=True)
 class Exactly:
-    """The whole value, ignoring the case of A-Z."""
+    """Match of a field's entire value, which ignores the case of A-Z."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """The pieces in this order, from the first character to the last, with any text between them."""
+    """Match of a value that consists of these pieces in this order, with any text between them."""
 
     pieces: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A range of numbers or of times in milliseconds since 1970.
+    """Match of a number or a time within a range. Times are in milliseconds since 1970.
 
-    None means no bound.
+    A bound that is None does not limit the range.
     """
 
     low: float | None
@@ -136,7 +135,7 @@ Match: TypeAlias = Exactly | Like | Between
 
 @dataclass(frozen=True, slots=True)
 class FieldTerm:
-    """One of the matches accepts the field's value, or one of its values."""
+    """Search condition that at least one of the matches accepts a value of the field."""
 
     field: Field
     matches: tuple[Match, ...]
@@ -145,7 +144,7 @@ class FieldTerm:
 
 @dataclass(frozen=True, slots=True)
 class HasTerm:
-    """The field has a value."""
+    """Search condition that the field has a value."""
 
     field: Field
     negated: bool = False
@@ -153,9 +152,9 @@ class HasTerm:
 
 @dataclass(frozen=True, slots=True)
 class TextTerm:
-    """The words follow each other in one of TEXT_FIELDS.
+    """Search condition that the words follow each other in one of the fields in TEXT_FIELDS.
 
-    With `prefix`, the last word may be longer.
+    With `prefix`, the last word in the event may be longer.
     """
 
     words: tuple[str, ...]
@@ -168,7 +167,7 @@ Term: TypeAlias = FieldTerm | HasTerm | TextTerm
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter, whose terms must all hold.
+    """A filter of a search. An event matches if all terms of the filter hold.
 
     Every event matches a filter without terms.
     """
@@ -185,7 +184,7 @@ _RESOLVED: Final = frozenset({"org", "proxy", "app"})
 
 
 def fold(text: str) -> str:
-    """Return the text with A-Z in lower case, the only case folding of all indexes."""
+    """Return the text with A-Z in lower case. All search indexes use only this case folding."""
     return text.lower() if text.isascii() else text.encode().lower().decode()
 
 
@@ -193,7 +192,7 @@ WORD: Final = re.compile(r"[\w\-]+")
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text.
+    """Return the words of a text, as searches for free text split it.
 
     Hyphens and underscores belong to a word, so that a GUID is one word.
     """
@@ -308,7 +307,7 @@ class _Parser:
         return (Exactly(value),)
 
     def _value(self) -> tuple[str, bool]:
-        """Return the value that begins here, and whether it was quoted."""
+        """Return the value that begins at the parser's position, and whether the value was quoted."""
         if self._text.startswith('"', self._at):
             return self._quoted(), True
         bare = _BARE_VALUE.match(self._text, self._at)
@@ -402,7 +401,8 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 def parse_time(text: str, now_ms: int) -> int:
     """Parse a time into Unix milliseconds.
 
-    The text is an RFC 3339 time, a date (its start, UTC), `-15m` (before now) or `now`.
+    The text is an RFC 3339 time, a date (its first instant in UTC), a time before now such as `-15m`, or
+    `now`.
     """
     if text == "now":
         return now_ms
@@ -417,10 +417,10 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def rfc3339_ms(text: str) -> int | None:
-    """Return the milliseconds since 1970 of an RFC 3339 time, or None.
+    """Return the milliseconds since 1970 of an RFC 3339 time, or None for another text.
 
-    A time without an offset is UTC. The result is None if the text is not such a time. It is also None if UTC
-    has no year for the time, which then could not be written again.
+    A time without an offset is UTC. The result is None if the text is not an RFC 3339 time. The result is
+    also None if UTC has no year for the time, because the time could not be written again.
     """
     try:
         moment = datetime.fromisoformat(text.upper())

@@ -1,4 +1,7 @@
-"""Pure: a search as an SQL condition; a dialect writes the parts that depend on the engine."""
+"""Translates a search to an SQL condition.
+
+A dialect writes the parts that depend on the database. This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +37,18 @@ MOST_MS: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """SQL that is true, false or null.
+    """SQL expression that is true, false or null.
 
-    Each `?` stands for a parameter, and for nothing else.
+    Each `?` in the SQL stands for a parameter, and for nothing else.
     """
 
     sql: str
     parameters: tuple[object, ...] = ()
 
     def numbered(self, write: Callable[[int, object], str]) -> str:
-        """Return the SQL with the engine's own markers.
+        """Return the SQL with the database's own markers for parameters.
 
-        `write` receives a parameter's number and value.
+        `write` receives the number and the value of a parameter, and returns its marker.
         """
         first, *others = self.sql.split("?")
         markers = map(write, range(len(self.parameters)), self.parameters)
@@ -57,44 +60,44 @@ NOTHING: Final = Condition("1 = 0")
 
 
 class Dialect(Protocol):
-    """The columns of an engine's table, and its conditions on their values.
+    """The columns of the table of events in one database engine, and conditions on the values of events.
 
-    All texts are case-folded.
+    All texts that a dialect receives are case-folded.
     """
 
     @property
     def org(self) -> str:
-        """Column of the organisation's id."""
+        """Column with the id of an event's organisation."""
 
     @property
     def time(self) -> str:
-        """Column of the time in milliseconds since 1970, by which pages are ordered."""
+        """Column with the time of an event in milliseconds since 1970, by which pages are ordered."""
 
     @property
     def position(self) -> str:
-        """Column of the position in the store, which orders the events of one millisecond."""
+        """Column with the position of an event in the store, which orders the events of one millisecond."""
 
     def exactly(self, field: Field, texts: Sequence[str]) -> Condition:
-        """Return the condition that the field's value, or one of its values, is one of these."""
+        """Return the condition that a value of the field equals one of the texts."""
 
     def like(self, field: Field, pieces: Sequence[str]) -> Condition:
-        """Return the condition that a value has these pieces in this order, with any text between them."""
+        """Return the condition that a value of the field has these pieces in this order."""
 
     def between(self, field: Field, match: Between) -> Condition:
-        """Return the condition that the number or time lies between the bounds."""
+        """Return the condition that the field's number or time lies between the bounds of the match."""
 
     def has(self, field: Field) -> Condition:
-        """Return the condition that the field has a value."""
+        """Return the condition that the field has a value in the event."""
 
     def words(self, words: Sequence[str], *, prefix: bool) -> Condition:
         """Return the condition that the words follow each other in one of TEXT_FIELDS.
 
-        With `prefix`, the last word may be longer.
+        With `prefix`, the last word in the event may be longer.
         """
 
 
 def page_condition(query: SearchQuery, dialect: Dialect, before: Key | None = None) -> Condition:
-    """Return the condition for the events of a page.
+    """Return the condition that selects the events of a page of results.
 
     `before` is the key of the last event of the previous page.
     """
@@ -105,12 +108,12 @@ def page_condition(query: SearchQuery, dialect: Dialect, before: Key | None = No
 
 
 def newest_first(dialect: Dialect) -> str:
-    """Return the terms of ORDER BY for pages."""
+    """Return the ORDER BY terms that sort the events of a page, newest first."""
     return f"{dialect.time} DESC, {dialect.position} DESC"
 
 
 def past_retention(before_ms: int, newest: int | None) -> Condition:
-    """Return the condition for events past their retention; see `SearchIndex.purge`."""
+    """Return the condition that selects events past their retention; see `SearchIndex.purge`."""
     older = Condition("time < ?", (before_ms,))
     if newest is None:
         return older
@@ -132,7 +135,7 @@ def filter_condition(wanted: Filter, dialect: Dialect) -> Condition:
 
 
 def term_condition(term: Term, dialect: Dialect) -> Condition:
-    """Return the condition of the term, with its sign."""
+    """Return the condition for a term of the filter, negated if the term is negated."""
     if isinstance(term, TextTerm):
         condition = dialect.words([fold(word) for word in term.words], prefix=term.prefix)
     elif isinstance(term, HasTerm):
@@ -176,7 +179,7 @@ def _joined(operator: str, conditions: Iterable[Condition]) -> Condition | None:
 
 
 def negated(condition: Condition) -> Condition:
-    """Return the negated condition.
+    """Return the SQL condition that holds if the given condition does not hold.
 
     An event without the field does not have the value, so null is negated to true.
     """
@@ -190,7 +193,7 @@ def one_of(column: str, values: Sequence[object]) -> Condition:
 
 
 def bounded(column: str, match: Between) -> Condition:
-    """Return the condition that the column's number lies between the bounds."""
+    """Return the condition that the number in the column lies between the bounds of the match."""
     bounds = []
     if match.low is not None:
         bounds.append(Condition(f"{column} {'>' if match.low_open else '>='} ?", (match.low,)))
@@ -200,7 +203,7 @@ def bounded(column: str, match: Between) -> Condition:
 
 
 def like_pattern(pieces: Sequence[str]) -> str:
-    r"""Return the pieces as a pattern of LIKE, whose escape character is `\`."""
+    r"""Return the pieces as a LIKE pattern, whose escape character is `\`."""
     return "%".join(map(_literal, pieces))
 
 
@@ -217,7 +220,7 @@ def write_cursor(before: Key) -> str:
 
 
 def read_cursor(cursor: str) -> Key:
-    """Return the key that the next page's events come before."""
+    """Return the key before which the events of the next page come."""
     try:
         time_ms, position = struct.unpack(
             ">qq", base64.b64decode(cursor + "==", altchars=b"-_", validate=True)

@@ -1,9 +1,9 @@
-"""The embedded search index: SQLite's FTS5 and narrow tables in its own file; see parts.py.
+"""The embedded search index, which uses SQLite's FTS5 and narrow tables in its own file; see parts.py.
 
-The file is separate from the store's file. Their locks, page caches and checkpoints are then independent, so
-that indexing never delays the acknowledgement of a batch. The file is derived data: it can be deleted, and is
-rebuilt from the store. Several processes may write (server and command line), and SQLite admits one at a
-time.
+The file of the index is separate from the file of the store. So both files have their own locks, page caches
+and checkpoints, and indexing never delays the acknowledgement of a batch. The index is derived data: its file
+can be deleted, and is rebuilt from the store. Several processes may write the index (server and command
+line), and SQLite admits one writer at a time.
 """
 
 import asyncio
@@ -55,10 +55,10 @@ _WAL_BYTES: Final = 64 * 1024 * 1024
 
 
 class _Connection:
-    """A connection and the one thread that uses it."""
+    """A database connection to the index, and the one thread that uses the connection."""
 
     def __init__(self, path: Path, store: Path | None = None) -> None:
-        """Prepare a connection, with the store attached for reading if it is given."""
+        """Prepare a connection to the index. If `store` is given, attach the store for reading."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._path = path
         self._store = store
@@ -71,7 +71,7 @@ class _Connection:
         self._reader = Reader(self._db)
 
     async def run(self, begin: str, job: Callable[..., T], *given: object) -> T:
-        """Run the job in its own transaction.
+        """Run the job in its own transaction of the index.
 
         Raise IndexUnavailableError if SQLite fails.
         """
@@ -82,7 +82,7 @@ class _Connection:
             raise _unavailable(self._path, error) from error
 
     async def read(self, job: Callable[..., T], *given: object) -> T:
-        """Run the job on the state that the connection keeps of the index."""
+        """Run the job with the data about the index that the connection keeps between searches."""
 
         @telling_damage()
         def on_current(db: sqlite3.Connection) -> T:
@@ -99,9 +99,10 @@ class _Connection:
 
 
 class SqliteIndex:
-    """A search index in one file.
+    """The embedded search index, in one SQLite file.
 
-    One connection writes, one finds, one counts. Each has its own thread, so none delays another.
+    One connection writes events, one finds events, and one counts events. Each connection has its own thread,
+    so no connection delays another connection.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class SqliteIndex:
 
     @classmethod
     async def open(cls, path: Path, store: Path) -> "SqliteIndex":
-        """Open the index of a store, in a file with a name derived from that of the store."""
+        """Open the index of a store, whose file name is derived from the file name of the store."""
         # A writer's transaction would also lock an attached store.
         writer, reader, counter = _Connection(path), _Connection(path, store), _Connection(path, store)
         try:
@@ -137,10 +138,10 @@ class SqliteIndex:
 
     @classmethod
     async def open_or_begin(cls, path: Path, store: Path) -> "SqliteIndex":
-        """Open the index, and replace a damaged file by a new one.
+        """Open the index, and replace a damaged index file with a new file.
 
-        Call this only if no other process uses the store. Another process would continue to use the file that
-        was moved away.
+        Call this only if no other process uses the store. Another process would continue to use the damaged
+        file that was renamed.
         """
         try:
             return await cls.open(path, store)
@@ -164,9 +165,9 @@ class SqliteIndex:
         await self._write(after, partial(arrivals.of_parsed, batches))
 
     async def _write(self, after: int, arrive: Callable[[int], tuple[Arrived, int]]) -> None:
-        """Write to the known index.
+        """Write events to the index file, if it still holds the incarnation that this process uses.
 
-        If the file holds another index, the next write uses that one.
+        If the file holds a new incarnation of the index, the next write uses the new incarnation.
         """
 
         def add(db: sqlite3.Connection) -> None:
@@ -232,9 +233,9 @@ def _unavailable(path: Path, error: sqlite3.Error | OSError) -> IndexUnavailable
 
 
 def _put_aside(path: Path) -> Path:
-    """Delete the log of the damaged index, then rename its file.
+    """Delete the SQLite log of the damaged index, then rename the index file.
 
-    The main file is renamed last, so that an interrupted start detects the damage again.
+    The main file is renamed last. If the start is interrupted, the next start detects the damage again.
     """
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -242,10 +243,10 @@ def _put_aside(path: Path) -> Path:
 
 
 def _create_private(path: Path) -> None:
-    """Create the file with a private mode, which SQLite also gives its own files (-wal, -shm).
+    """Create the index file with a private mode, which SQLite also gives to its own files (-wal, -shm).
 
-    An existing file is not opened. Closing it would release the POSIX locks that SQLite holds on it in this
-    process, and another process could then remove the log that is in use.
+    If the file exists, it is not opened. Closing the file would release the POSIX locks that SQLite has on it
+    in this process. Another process could then remove the log that is in use.
     """
     make_directory(path.parent)
     try:
@@ -290,11 +291,12 @@ def _newest_stored(store: Path) -> int:
 
 @telling_damage()
 def _prepare(db: sqlite3.Connection, store: Path) -> str:
-    """Return the incarnation of the index in this file.
+    """Return the id of the incarnation of the index in this file.
 
-    Make the index again if the file has none of this format. Do the same if the index is ahead of the store,
-    which happens after the restore of a backup. The position of the store is read while no other process can
-    write the index. So the store has all events that were indexed before.
+    Create the tables of the index again if the file has no index of this format. Do the same if the index has
+    events that the store lacks, which happens after the restore of a backup. The store's newest position is
+    read while no other process can write the index. So the store has at that time all events that were
+    indexed before.
     """
     if _format(db) != FORMAT or _reached(db) > _newest_stored(store):
         if _format(db) not in (0, FORMAT):
@@ -309,7 +311,7 @@ def _prepare(db: sqlite3.Connection, store: Path) -> str:
 
 
 def _drop_all(db: sqlite3.Connection) -> None:
-    """Drop all tables, virtual tables first, because dropping them removes their own tables."""
+    """Drop all tables of the index, virtual tables first, because dropping them removes their own tables."""
     order = "ORDER BY sql NOT LIKE 'CREATE VIRTUAL%'"
     names = db.execute(f"SELECT name FROM sqlite_schema WHERE type = 'table' {order}").fetchall()  # noqa: S608
     for (name,) in names:
@@ -329,7 +331,7 @@ class _AnotherIndexError(IndexMovedError):
 def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
     """Raise IndexMovedError if another process rebuilt the index.
 
-    Without this check, earlier events would stay missing.
+    Without this check, the new index would never get earlier events.
     """
     if _format(db) != FORMAT:
         raise IndexUnavailableError("the search index belongs to another release of the control plane")

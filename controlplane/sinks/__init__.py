@@ -1,1 +1,1 @@
-"""Sinks: external destinations of audit events, each served by a durable consumer of the outbox."""
+"""Sinks: external destinations of audit events. A durable consumer of the store's outbox serves each sink."""

@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 
 class Attempts:
-    """The attempts of one consumer.
+    """The delivery attempts of one sink or webhook.
 
-    The store keeps its current problem.
+    The store keeps the current problem of the sink or webhook.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Attempts:
         self.problem: str | None = None  # reason of the last failure, which the store has too
 
     def wake(self) -> None:
-        """Make the next attempt soon, unless the last one failed."""
+        """Make the next delivery attempt soon, unless the last attempt failed."""
         self._woken.set()
 
     async def repeat(self, attempt: Callable[[], Awaitable[None]]) -> NoReturn:
-        """Make one attempt after the other until the task is cancelled."""
+        """Make one delivery attempt after the other until the task is cancelled."""
         pause = self._first_pause_seconds
         while True:
             self._woken.clear()
@@ -79,9 +79,9 @@ class Attempts:
         await asyncio.sleep(self._linger_seconds)
 
     async def failed(self, error: Exception, wait: float) -> None:
-        """Log why nothing was delivered, and store the reason.
+        """Log why a delivery attempt delivered nothing, and store the reason.
 
-        The next attempt follows in `wait` s.
+        The next delivery attempt follows after `wait` seconds.
         """
         problem = self.masked(str(error) or type(error).__name__)
         is_expected = isinstance(error, SinkUnavailable | SinkRefused | OSError)
@@ -95,18 +95,18 @@ class Attempts:
                 self.problem = problem
 
     async def recovered(self) -> None:
-        """Clear the problem, if there was one."""
+        """Clear the stored problem of the sink or webhook, if there was one."""
         if self.problem is not None:
             _log.info("%s: delivers again", self.label)
             await self._store.note_sink_problem(self._name, None)
             self.problem = None
 
     def masked(self, words: str) -> str:
-        """Return the words of the receiver without secrets."""
+        """Return text that the receiver sent, without the secrets of the settings."""
         return masked(words, self._secrets)
 
 
 def masked(words: str, secrets: set[str]) -> str:
-    """Return the words of a sink on one line, shortened, and without any secret that they repeat."""
+    """Return text from a sink on one line, shortened, and without any secret that the text repeats."""
     words = "".join(each if each.isprintable() else " " for each in hidden(words, secrets))
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 1] + "…"

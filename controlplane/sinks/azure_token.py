@@ -1,4 +1,4 @@
-"""Tokens for Azure's services, for the identity that the settings of a sink name."""
+"""Access tokens for Azure services, for the identity that the settings of a sink name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RENEW_SECONDS: Final = 300.0  # time before the expiry of a token at which a ne
 
 
 def open_credential(settings: AzureSinkSettings, session: aiohttp.ClientSession) -> AsyncTokenCredential:
-    """Return a credential of Azure's SDK whose requests are sent over the session."""
+    """Return a credential of the Azure SDK that sends its requests over the session."""
     match settings.identity:
         case "client-secret":
             return ClientSecretCredential(
@@ -46,7 +46,7 @@ def open_credential(settings: AzureSinkSettings, session: aiohttp.ClientSession)
 
 @dataclass(slots=True)
 class ServiceToken:
-    """A token for one service, requested again shortly before it expires."""
+    """An access token for one service, which is requested again shortly before it expires."""
 
     credential: AsyncTokenCredential
     scope: str
@@ -54,9 +54,9 @@ class ServiceToken:
     _ends: float = 0.0
 
     async def value(self) -> str:
-        """Return a valid token.
+        """Return an access token that is valid now.
 
-        Raise SinkUnavailable if there is none.
+        Raise SinkUnavailable if no access token can be obtained.
         """
         if time.time() >= self._ends - _RENEW_SECONDS:
             try:
@@ -71,5 +71,5 @@ class ServiceToken:
         return self._token
 
     def forget(self) -> None:
-        """Request another token next time, because the service rejected this one."""
+        """Request another access token next time, because the service rejected the current token."""
         self._ends = 0.0

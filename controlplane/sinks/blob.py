@@ -1,4 +1,4 @@
-"""The storage of an archive: a container of Azure or a bucket of S3, as the settings define."""
+"""The archive storage that the settings of a sink define: a container of Azure or a bucket of S3."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class BlobSink:
             raise SinkUnavailable(str(error)) from None
 
     async def test(self) -> str:
-        """Write an object twice.
+        """Write the same object twice to test the storage.
 
-        The storage must refuse the second write.
+        The storage must refuse to overwrite the object.
         """
         try:
             await self.objects.create(MARKER, _MARKER_BODY)
@@ -62,9 +62,9 @@ class BlobSink:
 
 
 def open_objects(settings: BlobSettings, egress: Egress) -> ObjectStore:
-    """Return the storage, not connected yet.
+    """Return the storage of the archive, which is not connected yet.
 
-    Raise SinkUnavailable if a package is missing.
+    Raise SinkUnavailable if the package for this kind of storage is missing.
     """
     extra = "s3" if settings.is_s3 else "azure-blob"
     try:

@@ -1,11 +1,11 @@
-"""The consumer of a sink, which delivers the events of the store in order and moves on after success.
+"""The consumer of a sink, which delivers the store's events in order and moves its cursor after success.
 
-The store holds the cursor. The cursor moves after each batch, so a crash repeats one batch and loses none.
-While a sink accepts nothing, the consumer makes one attempt now and then. The events wait in the store, not
-in memory.
+The store holds the cursor of each sink. The cursor moves after each batch, so a crash repeats one batch and
+loses no event. While a sink accepts nothing, the consumer makes one delivery attempt now and then. During
+that time, the events wait in the store, not in memory.
 
 An application decides the content of its events, so no single event may stop the sink. An event that fails
-repeatedly becomes a dead letter if the sink accepts other events at the same time.
+repeatedly becomes a dead letter, if the sink accepts other events at the same time.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class ConsumerStore(OutboxStore, SinkStore, ArchiveSource, Protocol):
 
 
 class _CursorMoved(Exception):
-    """An operator, or the control plane that leads now, moved the cursor."""
+    """Error because an operator, or a new leader among the control planes, moved the cursor."""
 
 
 class Consumer:
     """Delivers the events of the store to one sink.
 
-    Two consumers at once are harmless: events are delivered twice.
+    Two consumers of one sink at the same time are harmless: the sink receives events twice.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Consumer:
         self._tries = 0  # number of failed attempts at this position
 
     def wake(self) -> None:
-        """Look for new events soon."""
+        """Make the consumer look for new events soon."""
         self._attempts.wake()
 
     async def run(self) -> None:
-        """Deliver until the task is cancelled."""
+        """Deliver events to the sink until the task is cancelled."""
         try:
             await self._attempts.repeat(self._attempt)
         finally:
@@ -97,7 +97,7 @@ class Consumer:
         await self.drain(self._sink)
 
     async def drain(self, sink: Sink | Archive) -> None:
-        """Deliver all events that the store holds.
+        """Deliver all events that the store has to the sink.
 
         Raise the error if the sink or the store fails.
         """
@@ -116,9 +116,9 @@ class Consumer:
             await self._attempts.recovered()
 
     async def _end_of_range(self, archive: Archive) -> int | None:
-        """Return the end of the range to write now.
+        """Return the end of the range that is written to the archive now, or None if no range is due.
 
-        It stays the same until the cursor has moved past it.
+        The end of the range stays the same until the cursor has moved past it.
         """
         found = await self._store.archive_range(self._position)
         if found is None:
@@ -147,9 +147,9 @@ class Consumer:
             self._tries = 0
 
     async def _begin(self) -> None:
-        """Read the cursor of the sink.
+        """Read the cursor of the sink from the store.
 
-        A new sink begins where the settings define.
+        The setting `From` defines the position at which a new sink begins.
         """
         at_newest = self._settings.from_ == "now"
         state = await self._store.begin_sink(self._name, at_newest=at_newest)
@@ -164,7 +164,7 @@ class Consumer:
             raise SinkUnavailable(f"delivery has stopped: the sink {what} discard them")
 
     async def _org_ids(self) -> frozenset[str] | None:
-        """Return the organisations whose events are delivered, or None for all."""
+        """Return the ids of the organisations whose events are delivered, or None for all organisations."""
         if not self._settings.organisations:
             return None
         return orgs_named(self._settings.organisations, await self._store.orgs())
@@ -194,9 +194,9 @@ class Consumer:
         letters: Sequence[DeadLetter] = (),
         witnesses: Sequence[SinkEvent] = (),
     ) -> None:
-        """Send the events, and move the cursor past them.
+        """Send the events to the sink, and move the cursor past them.
 
-        If the sink refuses them together, send them in halves.
+        If the sink refuses the events together, send each half alone.
         """
         try:
             sent = await self._send_or_refuse(sink, batch, witnesses)
@@ -228,7 +228,7 @@ class Consumer:
     async def _send_or_refuse(
         self, sink: Sink, batch: Sequence[SinkEvent], witnesses: Sequence[SinkEvent]
     ) -> Sent:
-        """Send the events, and count a failure of these events alone as a refusal."""
+        """Send the events. If only these events fail, treat the failure as a refusal by the sink."""
         try:
             return await self._send(sink, batch)
         except SinkUnavailable as error:
@@ -239,9 +239,9 @@ class Consumer:
             raise SinkRefused(words) from None
 
     async def _takes_one(self, sink: Sink, events: Sequence[SinkEvent]) -> bool:
-        """Return whether the sink accepts any of the events.
+        """Return whether the sink accepts at least one of the events.
 
-        An accepted event is delivered twice.
+        An event that the sink accepts here is delivered twice.
         """
         for each in events:
             try:
@@ -274,7 +274,7 @@ class Consumer:
     async def _retry(self, sink: Sink, selection: Selection) -> bool:
         """Send the dead letters that an operator wants to be sent again.
 
-        Return whether there were any.
+        Return whether there were dead letters to send again.
         """
         letters = await self._store.dead_letters(self._name, _RETRIES_AT_ONCE, retried=True)
         for letter in letters:
@@ -312,7 +312,7 @@ class Consumer:
 def _witnesses(events: Sequence[SinkEvent]) -> Sequence[SinkEvent]:
     """Return the newest events of different applications.
 
-    The fault may lie with one application alone.
+    The events are of different applications, because all events of one application may be at fault.
     """
     by_app = {each.members.get("appId"): each for each in events}
     newest = sorted(by_app.values(), key=lambda each: each.position, reverse=True)[:_WITNESSES]
@@ -320,7 +320,7 @@ def _witnesses(events: Sequence[SinkEvent]) -> Sequence[SinkEvent]:
 
 
 class Consumers:
-    """The consumers of all sinks in the settings."""
+    """The consumers of all sinks in the settings, one for each sink."""
 
     def __init__(
         self,
@@ -332,10 +332,10 @@ class Consumers:
         self._all = {each.name: Consumer(each, store, clock, open_sink) for each in sinks}
 
     def wake(self) -> None:
-        """Look for new events soon."""
+        """Make all consumers look for new events soon."""
         for consumer in self._all.values():
             consumer.wake()
 
     def runs(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """Return a name and a coroutine for each sink."""
+        """Return the name and the coroutine of the consumer of each sink."""
         return [(f"sink {name}", consumer.run()) for name, consumer in self._all.items()]

@@ -1,4 +1,7 @@
-"""Pure: an audit event in the format that a sink delivers: unchanged, as OCSF, or as CEF."""
+"""Writes an audit event in the format that a sink delivers: unchanged, as OCSF, or as CEF.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,14 @@ Format = Callable[[Members, bytes], bytes]
 
 
 def as_event(members: Members, body: bytes) -> bytes:
-    """Return the event as the proxy wrote it."""
+    """Return the bytes of the event as the proxy wrote them."""
     return body
 
 
 def as_ocsf(members: Members, body: bytes) -> bytes:
-    """Return the event as API Activity of OCSF.
+    """Return the event as an API Activity event of the Open Cybersecurity Schema Framework (OCSF).
 
-    Members without a place in that class are put under `unmapped`.
+    Members of the event that have no place in API Activity are put under `unmapped`.
     """
     return orjson.dumps(_without_nothing(_ocsf(members)))
 
@@ -116,7 +119,7 @@ def _ocsf(event: Members) -> dict[str, Any]:
 
 
 def _without_a_place(event: Members, method: str) -> Iterator[tuple[str, Any]]:
-    """Yield an unusual method, and the members that need a value that this event lacks."""
+    """Yield the members of this event that have no place in API Activity, such as an unusual method."""
     if method not in _METHODS:
         yield "method", event.get("method")
     if event.get("path") is None:
@@ -184,15 +187,15 @@ def _cef_extension(event: Members) -> Iterator[tuple[str, str]]:
 
 
 def _in_header(text: str) -> str:
-    """Escape a field of a CEF header: backslash and pipe.
+    """Escape backslash and pipe in a field of a CEF header.
 
-    A header field has no line ends.
+    Line ends are removed from a field of a CEF header.
     """
     return _on_one_line(text).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _in_extension(text: str) -> str:
-    """Escape a value of a CEF extension: backslash, equals sign and line ends."""
+    """Escape backslash, equals sign and line ends in a value of a CEF extension."""
     text = text.replace("\\", "\\\\").replace("=", "\\=")
     return text.replace("\r\n", "\\n").replace("\n", "\\n").replace("\r", "\\r")
 
@@ -217,7 +220,7 @@ def _severity(event: Members) -> tuple[int, str]:
 
 
 def _without_nothing(value: Any) -> Any:
-    """Return the value without members that are missing or empty."""
+    """Return the value without members that are None or empty."""
     if not isinstance(value, dict):
         return value
     kept = {name: _without_nothing(each) for name, each in value.items()}

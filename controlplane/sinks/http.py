@@ -1,4 +1,7 @@
-"""Pure: the text of a sink's HTTP response without secrets, and the delay that it requests."""
+"""Texts about an HTTP response of a sink, without secrets, and the delay that the response requests.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ _SECONDS: Final = re.compile(r"[0-9]{1,7}", re.ASCII)
 
 
 def hidden(words: str, secrets: Collection[str]) -> str:
-    """Return the words without the secrets that they repeat, also inside JSON or an address.
+    """Return the text with each secret masked, even in JSON or in a URL.
 
-    Call this before any truncation, because half a secret would not be found.
+    Call this function before any truncation, because half a secret would not be found.
     """
     forms = {
         form for secret in secrets for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe=""))
@@ -30,7 +33,7 @@ def hidden(words: str, secrets: Collection[str]) -> str:
 
 
 def said(status: int, headers: Mapping[str, str], body: bytes, secrets: Collection[str]) -> str:
-    """Return the status and the beginning of the body, for a person."""
+    """Return the status and the beginning of the body of a response, as text for a person."""
     try:
         phrase = f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -43,7 +46,7 @@ def said(status: int, headers: Mapping[str, str], body: bytes, secrets: Collecti
 
 
 def unproven(status: int, headers: Mapping[str, str], body: bytes, secrets: Collection[str]) -> str:
-    """Return the reason why a successful response can't be that of the service itself."""
+    """Return the reason why a response with a success status can't come from the service itself."""
     media_type = headers.get("Content-Type") or "without a Content-Type"
     words = beginning(body, secrets) or "an empty body"
     what = "the response is not that of the service, so nothing counts as delivered: correct the address"
@@ -55,7 +58,7 @@ def beginning(body: bytes, secrets: Collection[str]) -> str:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the delay in `Retry-After`, in either of its forms, or None without that header field."""
+    """Return the delay in seconds that `Retry-After` requests, or None without that header field."""
     given = headers.get("Retry-After", "").strip()
     if _SECONDS.fullmatch(given):
         return float(given)
@@ -69,5 +72,5 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
 
 
 def text_of(value: object) -> str:
-    """Return the value if it is text, or else an empty text."""
+    """Return the value if it is a string, or else an empty string."""
     return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""The interface of a sink: it receives events, and returns those that it refused permanently."""
+"""The interface of a sink, which receives events and returns the events that it refused permanently."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SinkEvent:
 
     @property
     def members(self) -> Mapping[str, Any]:
-        """The members of the event, parsed at the first access."""
+        """The JSON members of the event, parsed at the first access."""
         if not self._members:
             self._members.update(orjson.loads(self.body))
         return self._members
@@ -31,7 +31,7 @@ class SinkEvent:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An event that the sink refused permanently, with the sink's own words."""
+    """An event that the sink refused permanently, and the reason in the sink's own words."""
 
     position: int
     reason: str
@@ -39,7 +39,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The result of a delivery: the sink has every event that it did not refuse."""
+    """The result of a delivery. The sink has every event of the delivery that it did not refuse."""
 
     refused: tuple[Refusal, ...] = ()
 
@@ -49,16 +49,16 @@ ALL_SENT: Final = Sent()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The upper limits of one call to a sink."""
+    """The upper limits of one call to a sink: number of events and bytes."""
 
     events: int
     bytes: int  # sum of the payloads
 
 
 class SinkUnavailable(Exception):
-    """The sink accepts nothing now, and the consumer sends the same events again later.
+    """Error because the sink accepts nothing now. The consumer sends the same events again later.
 
-    The sink has the first `delivered` of these events, and they are not sent again.
+    The sink has the first `delivered` of these events, so they are not sent again.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None, delivered: int = 0) -> None:
@@ -68,32 +68,34 @@ class SinkUnavailable(Exception):
 
 
 class SinkRefused(Exception):
-    """The sink refuses these events permanently, without naming those at fault.
+    """Error because the sink refuses a batch permanently, without naming the events at fault.
 
-    The consumer sends each half by itself until it has found them.
+    The consumer sends each half of the batch alone until it has found the events at fault.
     """
 
 
 class Sink(Protocol):
-    """A destination of events.
+    """A destination to which audit events are sent.
 
-    One consumer uses it, and never makes two calls at the same time.
+    One consumer uses the sink, and never makes two calls at the same time.
     """
 
     @property
     def limits(self) -> Limits: ...
 
     async def send(self, events: Sequence[SinkEvent]) -> Sent:
-        """Return when the sink has the events.
+        """Send the events, and return when the sink has them.
 
-        Raise SinkUnavailable or SinkRefused. The events are in order. The call may be cancelled, and the same
-        events are sent again after a crash.
+        Raise SinkUnavailable if the sink accepts nothing now, or SinkRefused if it refuses the events. The
+        events are in the order of their positions in the store. The call may be cancelled. After a crash, the
+        same events are sent again.
         """
 
     async def test(self) -> str:
-        """Try the sink without an event, or with one that is marked as a test.
+        """Test the sink without an event, or with an event that is marked as a test.
 
-        Return the result for a person. Raise SinkUnavailable or SinkRefused.
+        Return the result of the test as text for a person. Raise SinkUnavailable or SinkRefused if the test
+        fails.
         """
 
     async def close(self) -> None: ...
@@ -101,21 +103,21 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Archive(Protocol):
-    """A destination that receives ranges of the chain with their events, instead of single events."""
+    """A destination that receives ranges of the audit chain with their events, instead of single events."""
 
     flush_seconds: float  # time for which events are collected for one range, unless it is full earlier
 
     async def write(
         self, store: ArchiveSource, after: int, upto: int, org_ids: Collection[str] | None
     ) -> int:
-        """Write the events between two positions, of these organisations or of all.
+        """Write the events between two positions: those of the given organisations, or of all organisations.
 
-        Return their number when the archive has them. Raise SinkUnavailable; the caller then writes the same
-        range again. Repeated writes must leave the archive as one write would.
+        When the archive has the events, return their number. Raise SinkUnavailable if the write fails. The
+        caller then writes the same range again. Repeated writes must leave the archive as one write would.
         """
 
     async def test(self) -> str:
-        """Try the archive, and return the result for a person.
+        """Test the archive, and return the result as text for a person.
 
         Raise SinkUnavailable.
         """

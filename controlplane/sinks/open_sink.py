@@ -1,6 +1,6 @@
-"""Opens the sink that settings describe.
+"""Opens a sink or an archive as its settings describe.
 
-The module of a kind is imported only if the kind is configured.
+The module for a kind of sink is imported only if the settings have a sink of that kind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxy.outbound.egress import Egress
 
 
 def open_sink(settings: AnySink, egress: Egress) -> Sink | Archive:
-    """Return the sink, not connected yet."""
+    """Return the sink or archive, which is not connected yet."""
     match settings:
         case SyslogSettings():
             from controlplane.sinks.syslog import SyslogSink

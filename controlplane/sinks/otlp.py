@@ -1,7 +1,8 @@
-"""A collector of OpenTelemetry that receives log records by OTLP over HTTP, in JSON.
+"""A sink that sends log records to an OpenTelemetry collector, by OTLP over HTTP in JSON.
 
-Every status except 400 and 413 concerns the collector and not the events, which then wait in the store. For
-some of these statuses, the specification of OTLP lets a client drop the records. A sink drops none.
+Every error status except 400 and 413 concerns the collector and not the events, which then wait in the store.
+For some of these statuses, the specification of OTLP lets a client drop the records. This sink never drops
+records.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class OtlpSink:
         return Sent(tuple(Refusal(each.position, reason) for each in events))
 
     async def test(self) -> str:
-        """Send an export request without records, which each collector handles like any other."""
+        """Send an export request without log records, which each collector handles like any other request."""
         await self._export([])
         return "the collector accepts log records"
 
@@ -105,7 +106,7 @@ class OtlpSink:
         await self._session.close()
 
     async def _export(self, records: list[dict[str, Any]]) -> tuple[int, str]:
-        """Return the number of rejected records, and the collector's words."""
+        """Export the log records. Return the number of rejected records, and the collector's message."""
         body = gzip.compress(_request(records), 3, mtime=0)
         try:
             status, headers, content = await call(
@@ -152,7 +153,7 @@ def _log_record(event: SinkEvent) -> dict[str, Any]:
 
 
 def _trace_of(trace_id: str, event: SinkEvent) -> Iterator[tuple[str, str]]:
-    """Return the trace and span ids of the request, as in the proxy's own spans."""
+    """Return the trace and span ids of the event's request, as in the proxy's own spans."""
     request = text_of(event.members.get("requestId")).replace("-", "")
     trace_id = trace_id or text_of(event.members.get("parentRequestId")).replace("-", "") or request
     if _TRACE_ID.fullmatch(trace_id):
@@ -179,9 +180,10 @@ class _Outcome:
 
 
 def _outcome(media_type: str, content: bytes) -> _Outcome | None:
-    """Return the content of an ExportLogsServiceResponse, or None for a response of another kind.
+    """Return the content of an ExportLogsServiceResponse, or None for another kind of response.
 
-    An empty body is accepted: some collectors send it, and in protobuf it means complete success.
+    An empty response body counts as success: some collectors send it, and in protobuf it means complete
+    success.
     """
     media_type = media_type.partition(";")[0].strip().lower()
     if not content:

@@ -1,4 +1,4 @@
-"""Pure: selects the events of a sink, in its format."""
+"""Selects the events that a sink wants, and writes them in its format. This module is pure."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _DAMAGED = "the block of the event is damaged in the store"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A choice of events, and their format."""
+    """The events that a sink wants, and the format in which it gets them."""
 
     wanted: Filter
     org_ids: frozenset[str] | None  # None for every organisation
     format: Format
 
     def of(self, events: Iterable[StoredEvent]) -> list[SinkEvent | Refusal]:
-        """Return the events that the sink wants, in order.
+        """Return those of the events that the sink wants, in order and in its format.
 
-        An event that can't be delivered is replaced by a Refusal.
+        An event that can't be delivered is replaced by a Refusal, which has the reason.
         """
         chosen = (each for each in events if self.org_ids is None or each.org_id in self.org_ids)
         return [made for each in chosen if (made := self._made(each)) is not None]
 
     def in_format(self, event: StoredEvent) -> SinkEvent | Refusal:
-        """Return the event in the format, even if the filter excludes it."""
+        """Return the event in the format of the sink, even if the filter excludes the event."""
         if event.body == UNREADABLE:
             return Refusal(event.position, _DAMAGED)
         try:
@@ -55,15 +55,15 @@ class Selection:
 
 
 def orgs_named(wanted: Iterable[str], known: Iterable[Org]) -> frozenset[str]:
-    """Return the ids of the organisations that are given by name or id."""
+    """Return the ids of the organisations that the settings give by name or id."""
     names = set(wanted)
     return frozenset(each.org_id for each in known if {each.org_id, each.name} & names)
 
 
 def batches(events: Sequence[SinkEvent], limits: Limits) -> Iterator[list[SinkEvent]]:
-    """Split the events into pieces within the sink's limits.
+    """Split the events into batches within the sink's limits.
 
-    A single event may exceed these limits.
+    A batch of one event may exceed these limits.
     """
     batch: list[SinkEvent] = []
     size = 0

@@ -1,7 +1,7 @@
-"""Microsoft Sentinel: a custom table of Azure Monitor, filled by the Logs Ingestion API.
+"""A sink that writes to a custom table of Microsoft Sentinel, by the Logs Ingestion API of Azure Monitor.
 
-`azure-monitor-ingestion` is not used: it splits a list into calls that it sends at the same time. That would
-change the order of events.
+The package `azure-monitor-ingestion` is not used: it splits a list into calls that it sends at the same time.
+Calls at the same time would change the order of events.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class SentinelSink:
         return ALL_SENT
 
     async def test(self) -> str:
-        """Send an empty list, which the service accepts if the identity has the role."""
+        """Send an empty list of rows, which the service accepts if the identity has the required role."""
         await self._upload([])
         return "the data collection rule accepts events"
 
@@ -147,16 +147,16 @@ class SentinelSink:
 
 
 def scope_of(url: str) -> str:
-    """Return the scope of tokens for the cloud of the address."""
+    """Return the scope of access tokens for the Azure cloud to which the URL belongs."""
     host = urlsplit(url).hostname or ""
     service = next((each for end, each in _CLOUDS.items() if host.endswith(end)), "monitor.azure.com")
     return f"https://{service}/.default"
 
 
 def _calls(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Split the rows into calls within the limit of the service.
+    """Split the rows into calls within the size limit of the Logs Ingestion API.
 
-    A row above the limit is sent alone.
+    A row that exceeds the limit is sent alone.
     """
     found: list[bytes] = []
     size = 2

@@ -1,4 +1,4 @@
-"""The settings of sinks: the keys that all kinds have, and those of each kind."""
+"""The settings of sinks: the keys that all kinds of sinks have, and the keys of each kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proxy.config.values import parse_name, parse_url
 
 
 def valid_filter(text: str) -> str:
-    """Return the text if it is a filter of the search grammar, or else raise ValueError."""
+    """Return the text if it is a valid filter of the search grammar, or else raise ValueError."""
     try:
         parse_filter(text)
     except QueryError as error:
@@ -66,7 +66,7 @@ class SinkSettings:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield the key and the message of each problem between keys."""
+        """Yield the key and the message of each conflict between keys of the section."""
         yield from ()
 
 
@@ -107,7 +107,7 @@ _PORTS: Final = {"tls": 6514, "tcp": 601}
 
 
 def parse_syslog_url(text: str) -> str:
-    """Return the address of a syslog server, or raise ValueError."""
+    """Return the address of a syslog server, or raise ValueError if it is not valid."""
     wanted = f"must be tls://host:port or tcp://host:port, not {text!r}"
     try:
         parts = urlsplit(text)
@@ -120,7 +120,7 @@ def parse_syslog_url(text: str) -> str:
 
 
 def split_syslog_url(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port of a valid address."""
+    """Return the scheme, host and port of a valid syslog address."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
@@ -229,7 +229,7 @@ class AzureSinkSettings(SinkSettings):
     )
 
     def identity_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield a problem for each identity key that is missing or unused."""
+        """Yield a problem for each key of the identity that is missing or has no effect."""
         given = {
             "TenantId": self.tenant_id,
             "ClientId": self.client_id,
@@ -269,7 +269,7 @@ class SentinelSettings(AzureSinkSettings):
 
 
 def parse_storage_url(text: str) -> str:
-    """Return the address of a container or bucket, or raise ValueError."""
+    """Return the address of a container or bucket, or raise ValueError if it is not valid."""
     wanted = "must be https://ACCOUNT.blob.core.windows.net/CONTAINER or s3://BUCKET"
     parts = urlsplit(text)
     path = parts.path.strip("/")
@@ -363,7 +363,7 @@ _KEY_BEGINS: Final = "whsec_"
 
 
 def webhook_key(text: str) -> bytes:
-    """Return the key in a secret of Standard Webhooks, or raise ValueError."""
+    """Return the key that a secret of Standard Webhooks contains, or raise ValueError."""
     wanted = f"must be `{_KEY_BEGINS}` and 24 to 64 random bytes in base64 (`openssl rand -base64 32`)"
     try:
         key = base64.b64decode(text.removeprefix(_KEY_BEGINS), validate=True)

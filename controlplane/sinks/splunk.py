@@ -1,7 +1,7 @@
-"""Splunk's HTTP Event Collector: one request holds a batch as JSON objects, one after the other.
+"""A sink for Splunk's HTTP Event Collector. One request holds a batch as JSON objects, one after the other.
 
-The collector names an invalid event in `invalid-event-number`, and the sink sends the others again. With
-`Acknowledge`, events count as delivered when the indexers have written them.
+The collector reports an invalid event in `invalid-event-number`, and the sink sends the other events again.
+With the setting `Acknowledge`, events count as delivered when Splunk's indexers have written them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SplunkSink:
         return Sent(tuple(refused))
 
     async def test(self) -> str:
-        """Request the collector's health, then try the token with an empty delivery, which it refuses."""
+        """Request the collector's health, then test the token with an empty delivery."""
         status, headers, body = await self._call("GET", _HEALTH, b"")
         if status != 200 or _code(body) != _HEALTHY:
             raise SinkUnavailable(self._said(status, headers, body), retry_after(headers))
@@ -77,9 +77,9 @@ class SplunkSink:
         await self._session.close()
 
     async def _post(self, events: Sequence[SinkEvent]) -> tuple[int, str] | None:
-        """Deliver the events in one request.
+        """Send the events to the collector in one request.
 
-        Return the place of an invalid event and the reason, if there is one.
+        Return the index of an invalid event and the reason, or None if the collector accepts all events.
         """
         status, headers, body = await self._call("POST", _EVENT, b"\n".join(map(self._line, events)))
         if status == 200 and _code(body) == _SUCCESS:
@@ -106,7 +106,7 @@ class SplunkSink:
     async def _until_indexed(self, number: object) -> None:
         """Wait until the indexers have written the events.
 
-        The consumer cancels the call if that takes too long.
+        The consumer cancels this call if the indexers take too long.
         """
         if not isinstance(number, int):
             what = "turn on indexer acknowledgement for the token, or set Acknowledge = false"

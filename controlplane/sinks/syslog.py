@@ -1,15 +1,15 @@
-"""Syslog over TLS or TCP: RFC 5424 messages, each after its length (RFC 5425, RFC 6587).
+"""A sink that sends RFC 5424 messages over TLS or TCP, each after its length (RFC 5425, RFC 6587).
 
-The protocol has no acknowledgement. A batch counts as delivered when the server's kernel has confirmed every
-byte and the connection is still open. The newest messages stay in memory. If the server closes the
-connection, they are sent again on the next one. Messages can be lost only if the server had not read them
-when it died. In addition, they must exceed KEPT_BYTES, or the control plane must die at the same time. If a
-connection is still open KEPT_SECONDS after a message, the server has read the message, which is not sent
-again.
+The syslog protocol has no acknowledgement of messages. A batch counts as delivered when the server's kernel
+has confirmed every byte and the connection is still open. The newest messages stay in the memory of the sink.
+If the server closes the connection, the sink sends these messages again on the next connection. Messages can
+be lost only if the server had not read them when it died. For a loss, the unread messages must also exceed
+KEPT_BYTES, or the control plane must die at the same time. If a connection is still open KEPT_SECONDS after a
+message, the server has read the message, which is not sent again.
 
 An application chooses the path and the query of its requests. So an event that is longer than the server
-accepts is truncated and not refused. No application can keep an event of its own, or those of others, from
-the server.
+accepts is truncated and not refused. So no application can prevent its own events, or events of other
+applications, from reaching the server.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _STRUCTURED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A message that the server's kernel has confirmed."""
+    """A syslog message that the kernel of the server has confirmed."""
 
     data: bytes
     confirmed: float  # monotonic clock in seconds
@@ -94,7 +94,7 @@ class SyslogSink:
         return Sent(tuple(refused))
 
     async def test(self) -> str:
-        """Open a connection, and close it again."""
+        """Open a connection to the syslog server, and close it again."""
         connection = await asyncio.to_thread(self._connected)
         try:
             if isinstance(connection, ssl.SSLSocket):
@@ -134,7 +134,7 @@ class SyslogSink:
             raise
 
     def _deliver(self, frames: Sequence[bytes]) -> None:
-        """Return when the server's kernel has confirmed every byte."""
+        """Send the messages, and return when the kernel of the server has confirmed every byte."""
         if self._socket is not None and not _is_open(self._socket):
             self._drop()
         connection = self._socket
@@ -162,17 +162,17 @@ class SyslogSink:
             self._kept_bytes -= len(self._kept.popleft().data)
 
     def _forget_read(self) -> None:
-        """Drop the messages that the server has read.
+        """Drop the kept messages that the server has read.
 
-        Call this when the connection ends.
+        Call this method when the connection to the server ends.
         """
         while self._kept and time.monotonic() - self._kept[0].confirmed > KEPT_SECONDS:
             self._kept_bytes -= len(self._kept.popleft().data)
 
     def _connected(self) -> socket.socket:
-        """Return a new connection.
+        """Return a new connection to the syslog server.
 
-        Raise SinkUnavailable if that fails.
+        Raise SinkUnavailable if the connection fails.
         """
         connection = None
         try:
@@ -200,7 +200,7 @@ class SyslogSink:
 
 
 def fitting_message(event: SinkEvent, settings: SyslogSettings) -> bytes:
-    """Return the message, with long texts truncated if it is longer than the server accepts."""
+    """Return the syslog message of an event, with long texts truncated if the server would refuse it."""
     message = message_of(event, settings)
     for most in _CUTS:
         if len(message) <= settings.max_message_bytes:
@@ -213,7 +213,7 @@ def fitting_message(event: SinkEvent, settings: SyslogSettings) -> bytes:
 
 
 def _cut(value: Any, most: int) -> Any:
-    """Return the value with each text truncated as the proxy does it."""
+    """Return the value with each long text truncated as the proxy truncates texts."""
     match value:
         case str():
             return shortened(value, most)
@@ -225,7 +225,7 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def message_of(event: SinkEvent, settings: SyslogSettings) -> bytes:
-    """Return an RFC 5424 message with the event in the format of the sink."""
+    """Return an RFC 5424 message that contains the event in the format of the sink."""
     members = event.members
     priority = settings.facility * 8 + _SEVERITIES[severity_of(members)]
     time_ms = rfc3339_ms(text_of(members.get("time")))
@@ -246,7 +246,7 @@ def message_of(event: SinkEvent, settings: SyslogSettings) -> bytes:
 
 
 def _name(value: object, most: int) -> str:
-    """Return a name of the header: printable ASCII without spaces."""
+    """Return a text as a name in the syslog header: printable ASCII without spaces."""
     return _NOT_PRINTABLE.sub("?", text_of(value))[:most] or _NIL
 
 
@@ -257,7 +257,7 @@ def _structured(members: Any) -> str:
 
 
 def _in_parameter(value: str) -> str:
-    """Escape a value of structured data: quote, backslash and closing bracket (RFC 5424 §6.3.3)."""
+    """Escape quote, backslash and closing bracket in a value of structured data (RFC 5424 §6.3.3)."""
     return re.sub(r'(["\\\]])', r"\\\1", value.replace("\r", " ").replace("\n", " "))
 
 
@@ -272,7 +272,7 @@ def _context(settings: SyslogSettings) -> ssl.SSLContext:
 def _is_open(connection: socket.socket) -> bool:
     """Return whether the server keeps the connection open.
 
-    Data from the server is read and ignored.
+    Data that the server sends is read and ignored.
     """
     timeout = connection.gettimeout()
     connection.settimeout(0)
@@ -290,7 +290,7 @@ def _is_open(connection: socket.socket) -> bool:
 
 
 def _end(connection: socket.socket) -> None:
-    """Close the connection, over TLS with the close_notify alert (RFC 5425 §4.4)."""
+    """Close the connection; for TLS, send the close_notify alert first (RFC 5425 §4.4)."""
     with suppress(OSError, ValueError):
         if isinstance(connection, ssl.SSLSocket):
             connection.settimeout(0)  # do not wait for the server's own alert
@@ -299,7 +299,7 @@ def _end(connection: socket.socket) -> None:
 
 
 def _unconfirmed(connection: socket.socket) -> int:
-    """Return the number of bytes that the peer's kernel has not confirmed (SIOCOUTQ)."""
+    """Return the number of sent bytes that the kernel of the server has not confirmed (SIOCOUTQ)."""
     answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
     return int(struct.unpack("i", answer)[0])
 
