@@ -1,4 +1,4 @@
-"""Count which apps, rules and credentials the events of a batch used. This module is pure."""
+"""Counts which applications, rules and credentials the events of a batch used. This module is pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_RULES: Final = 1000  # rules of a ruleset that are counted on one day; a fa
 
 
 class Use(NamedTuple):
-    """Requests of one day, and the time of the newest one."""
+    """Number of requests on one day, and the time of the newest request."""
 
     requests: int
     last_ms: int
@@ -40,7 +40,7 @@ class CredentialOfApp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Apps, rules and credentials that the events of a batch used."""
+    """Uses of applications, rules and credentials in the events of a batch."""
 
     apps: Mapping[AppDay, Use]
     rules: Mapping[RuleDay, Use]
@@ -51,7 +51,10 @@ NOTHING_USED: Final = Uses({}, {}, {})
 
 
 class UsedEvent(Protocol):
-    """Members of an event that show its use. In an unknown event, they may have any type."""
+    """Members of an event that show which application, rules and credential it used.
+
+    In an event that was not checked, these members may have any type.
+    """
 
     @property
     def app_id(self) -> Any: ...
@@ -70,7 +73,10 @@ def day_of(ms: int) -> int:
 
 
 def uses_of(events: Iterable[UsedEvent], times: Sequence[int | None], received_ms: int) -> Uses:
-    """Count the uses in the events. `times` has None for an event with an implausible time."""
+    """Count the uses of applications, rules and credentials in the events.
+
+    `times` has None for each event with an implausible time.
+    """
     decided: dict[tuple[str, str | None, int], int] = {}
     logged: dict[tuple[str, str, int], int] = {}
     newest: dict[tuple[str, str | None, int], int] = {}
@@ -105,12 +111,12 @@ def uses_of(events: Iterable[UsedEvent], times: Sequence[int | None], received_m
 
 
 def _credential_id(given: object) -> str:
-    """Return an ID that the control plane may have made, or an empty text."""
+    """Return a credential ID if the control plane may have made it, or else an empty text."""
     return given if isinstance(given, str) and CREDENTIAL_ID.fullmatch(given) else ""
 
 
 def _logged(event: UsedEvent) -> Iterable[str]:
-    """Return the rules that logged the event, without the deciding rule."""
+    """Return the rules that logged the event, without the rule that decided it."""
     ids = event.logged_rule_ids
     if not isinstance(ids, list | tuple):
         return ()

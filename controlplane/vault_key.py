@@ -19,7 +19,7 @@ _CURE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class VaultKey:
-    """Master key as the key vault stores it."""
+    """Master key as the key vault returned it."""
 
     key: bytes = field(repr=False)
     version: str
@@ -27,7 +27,10 @@ class VaultKey:
 
 
 async def read_vault_key(settings: SecretsSettings, egress: Egress) -> VaultKey:
-    """Read the newest version of the secret. Raise MasterKeyError if it holds none."""
+    """Read the newest version of the secret that holds the master key.
+
+    Raise MasterKeyError if the secret holds no master key.
+    """
     # Azure's SDK is slow to import, and few installations need it.
     from proxy.outbound.key_vault import open_key_vault
     from proxy.outbound.machine_identity import ManagedIdentity

@@ -228,7 +228,10 @@ class Consumer:
     async def _send_or_refuse(
         self, sink: Sink, batch: Sequence[SinkEvent], witnesses: Sequence[SinkEvent]
     ) -> Sent:
-        """Send the events. If only these events fail, treat the failure as a refusal by the sink."""
+        """Send the events to the sink.
+
+        If only these events fail, treat the failure as a refusal by the sink.
+        """
         try:
             return await self._send(sink, batch)
         except SinkUnavailable as error:

@@ -1,1 +1,1 @@
-"""The system of record of the control plane."""
+"""The store of the control plane, its system of record."""

@@ -1,6 +1,6 @@
-"""The lock by which only one control plane uses a SQLite file.
+"""The lock on a SQLite file that lets only one control plane use the file.
 
-That control plane always leads.
+The control plane that has the lock is always the leader.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from controlplane.store.interface import StoreError
 
 
 class InUse(StoreError):
-    """Another process has the lock."""
+    """Error because another process has the lock on the SQLite file."""
 
 
 class Alone:
-    """A lock on the file itself, which ends with the process.
+    """A lock on the SQLite file itself, which ends with the process.
 
-    SQLite's own locks are of another kind. Close this lock after all connections to the file, because closing
-    a file releases SQLite's locks of the process on it.
+    This lock (flock) is of another kind than SQLite's own locks. Close this lock after all connections to the
+    file, because closing a file releases SQLite's locks of the process on it.
     """
 
     leads = True

@@ -1,4 +1,4 @@
-"""Ranges of whole blocks for an archive, and the links of the chain that cover them."""
+"""Ranges of whole event blocks for an archive, and the links of the audit chain that cover the blocks."""
 
 from __future__ import annotations
 

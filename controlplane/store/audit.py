@@ -1,4 +1,4 @@
-"""Tables of audit events, of reports of proxies, and of the outbox."""
+"""Tables of audit events, of the reports that proxies send, and of the outbox."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def _reports(connection: Connection, table: str, columns: str, proxy_id: str, li
 
 
 class _Found(NamedTuple):
-    """Rows that determine how a batch is handled."""
+    """Rows of the database that determine how the store handles a batch."""
 
     accepted_ms: int | None  # time at which its id was accepted; None if it never was
     accepted: int | None
@@ -357,10 +357,10 @@ def _replayed(connection: Connection, batch: NewBatch, found: _Found, now: int) 
 
 
 def _aged(batch: NewBatch, wall_ms: int) -> Outcome | None:
-    """Refuse a batch whose id is too old to be kept.
+    """Refuse a batch if the store may no longer have the record of its batch id.
 
-    Its proxy sends the events under a new id. The clock of the proxy that signs the request agrees with this
-    one, so an id that it makes now is never too old.
+    The proxy then sends the events of the batch again under a new batch id. The clock of the proxy that signs
+    the request agrees with this host's clock, so a new batch id is never too old.
     """
     return Expired() if is_too_old(batch.batch_id, wall_ms) else None
 
@@ -404,7 +404,7 @@ def _store(
 
 
 def _tidy(connection: Connection, proxy_id: str, now: int, wall_ms: int) -> None:
-    """Run the maintenance that need not follow each batch."""
+    """Run the maintenance that is not needed after each batch."""
     connection.run(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (proxy_id, now - WINDOW_MS)
     )
@@ -419,8 +419,9 @@ def _fold_sequence(
 ) -> None:
     """Add the sequence numbers of a batch to the ranges of its proxy.
 
-    `accepted` is the number of events that are new. If it exceeds the count of new numbers, there are
-    duplicate sequence numbers. The proxy has then lost its journals, or another proxy runs under its name.
+    `accepted` is the number of events in the batch that are new. If `accepted` exceeds the count of new
+    sequence numbers, the batch has duplicate sequence numbers. In this case, the proxy has lost its journals,
+    or another proxy runs under its name.
     """
     came = ranges(seq for seq in batch.seqs if seq is not None)
     if not came:
@@ -459,9 +460,9 @@ def _count_implausible(connection: Connection, batch: NewBatch, accepted: int, w
 
 
 def _gaps(connection: Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:
-    """Return the gaps that touch `within`.
+    """Return the gaps in the sequence numbers that touch the range `within`.
 
-    Of the gaps that begin before `within`, only the last can touch it.
+    Of the gaps that begin before `within`, only the last gap can touch it.
     """
     rows = connection.rows(
         "SELECT first, last FROM sequence_gaps"
@@ -488,7 +489,7 @@ def _replace_gaps(connection: Connection, key: tuple[str, str], before: list[Gap
 
 
 def _drop_surplus(connection: Connection, key: tuple[str, str], *, added: bool) -> int:
-    """Delete the newest ranges beyond the limit, and return the count of numbers in them."""
+    """Delete the newest gaps beyond the limit, and return how many sequence numbers are in them."""
     if not added:
         return 0
     rows = connection.rows(

@@ -1,11 +1,14 @@
-"""Pure: the time for which the id of a batch is kept, and the ids that are refused by their own time.
+"""The time for which the store keeps a batch id, and the ids that are refused by their own time.
 
-A batch id counts once. After 48 hours, a used id is refused for ever. The id that a proxy of this project
-makes is a UUIDv7, which begins with the time at which it was made. So the store keeps the id for some days,
-and later refuses it by its own time. An id without a time is kept for years.
+This module is pure.
 
-No events are lost if a batch first arrives under an id that is too old. Its proxy sends the events under a
-new id.
+The store accepts a batch id only once. After 48 hours, a batch id that was used is refused for ever. A proxy
+of this project makes a batch id as a UUIDv7, which begins with the time of its creation. So the store keeps
+such an id for some days, and later refuses the id because of its own time. The store keeps a batch id without
+a time for years.
+
+No events are lost if a batch arrives for the first time under an id that is too old. The proxy then sends the
+events of the batch under a new batch id.
 """
 
 from __future__ import annotations
@@ -23,21 +26,22 @@ _UUID7: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9
 
 
 def made_ms(batch_id: str) -> int | None:
-    """Return the time at which the proxy made the id, by its own clock, or None if the id has no time."""
+    """Return the time at which the proxy made the batch id, by the proxy's clock, or None without a time."""
     found = _UUID7.fullmatch(batch_id)
     return None if found is None else int(found[1] + found[2], 16)
 
 
 def is_too_old(batch_id: str, now_ms: int) -> bool:
-    """Return True if the id's own time is so old that the store refuses it without having it."""
+    """Return True if the time in the batch id is so old that the store refuses the id unseen."""
     made = made_ms(batch_id)
     return made is not None and made < now_ms - _TAKEN_MS
 
 
 def forget_ms(batch_id: str, accepted_ms: int) -> int:
-    """Return the time from which the store need not keep an id that it accepts now.
+    """Return the time from which the store need not keep a batch id that it accepts now.
 
-    If a clock was ahead when the id was made, the store keeps the id until its own time is old enough.
+    If a clock was ahead when the batch id was made, the store keeps the id until the time in the id is old
+    enough.
     """
     made = made_ms(batch_id)
     return accepted_ms + WITHOUT_TIME_MS if made is None else max(accepted_ms, made) + _KEPT_MS

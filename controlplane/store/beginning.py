@@ -1,8 +1,9 @@
-"""The check before a new store is made: whether this is a first start, or a store was lost.
+"""Checks, before a new store is made, that no earlier store was lost.
 
-A first start makes the store with its tables before all other files: the master key, the reserve and the
-search index come later. So if one of these exists and the store has no table, there was a store. A start that
-was killed while it made the store left only the store, and the next start continues.
+A first start makes the store with its tables before all other files. The master key, the reserve and the
+search index come later. So if one of these files exists and the store has no table, an earlier store was
+lost. If a first start was killed while it made the store, only the store's file exists, and the next start
+continues.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _LOG = "-wal"
 
 
 class StoreLost(StoreError):
-    """The store is missing or empty, but files that belong to a store exist."""
+    """Error because the store is missing or empty, but files that belong to a store exist."""
 
 
 def require_store_or_first_start(store: Path, master_key: Path | None) -> None:
-    """Raise StoreLost if a new store would take the place of a lost one.
+    """Raise StoreLost if a new store would take the place of a lost store.
 
     `master_key` is the file of the master key, or None if the settings hold the key itself. Raise StoreError
-    if a directory can't be entered, because its content is then unknown.
+    if the process can't enter a directory, because the content of the directory is then unknown.
     """
     for each in (store, master_key):
         if each is not None and (problem := foreign_above(each, os.X_OK)):
@@ -47,14 +48,14 @@ def require_store_or_first_start(store: Path, master_key: Path | None) -> None:
 
 
 def require_store(store: Path, master_key: Path | None) -> None:
-    """Raise NoStoreYet if no store was made, and StoreLost if one was."""
+    """Raise NoStoreYet if no store was ever made, and StoreLost if a store was lost."""
     require_store_or_first_start(store, master_key)
     if not store.exists():
         raise NoStoreYet(str(store))
 
 
 def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
-    """Return the files that only a used store leaves."""
+    """Return the existing files that only a used store leaves beside its own file."""
     beside = [store.with_name(store.name + suffix) for suffix in _BESIDE]
     if not store.exists() or not store.stat().st_size:
         beside.append(store.with_name(store.name + _LOG))
@@ -85,9 +86,9 @@ def is_store(store: Path) -> bool:
 
 
 def put_aside_what_is_left(store: Path) -> None:
-    """Prepare the directory for a new store.
+    """Prepare the directory for a new store: rename the SQLite log of a lost store.
 
-    The log of the lost store would be read as that of the new one.
+    SQLite would read the log of the lost store as the log of the new store.
     """
     for suffix in (_LOG, "-shm"):
         path = store.with_name(store.name + suffix)

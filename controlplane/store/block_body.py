@@ -1,8 +1,10 @@
-"""Pure: the body of a block of events: how it is compressed for the disk, and how its events are read.
+"""The body of a block of events: how it is compressed for the disk, and how its events are read.
 
-The first byte is the form. `[` begins an uncompressed JSON array, which earlier releases stored. It is still
-stored if compression saves nothing. 1 precedes the array in raw DEFLATE with the preset dictionary
-`DICTIONARY`.
+This module is pure.
+
+The first byte of the body shows its form. `[` begins an uncompressed JSON array of events, which earlier
+releases stored. The store still writes this form if compression saves nothing. The byte 1 precedes the array
+in raw DEFLATE with the preset dictionary `DICTIONARY`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _decode: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def packed(events: Iterable[bytes]) -> bytes:
-    """Return the body of a block of these events, which are kept byte for byte."""
+    """Return the body of a block with these events, whose bytes stay unchanged."""
     array = b"[" + b",".join(events) + b"]"
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=DICTIONARY)
     body = _DEFLATED + deflate.compress(array) + deflate.flush()
@@ -46,9 +48,9 @@ def packed(events: Iterable[bytes]) -> bytes:
 
 
 def unpacked(body: bytes) -> bytes:
-    """Return the JSON array of a body in either form.
+    """Return the JSON array of events in a body, compressed or not.
 
-    Raise ValueError if the body is damaged.
+    Raise ValueError if the body of the block is damaged.
     """
     if not body.startswith(_DEFLATED):
         return body
@@ -63,8 +65,8 @@ def unpacked(body: bytes) -> bytes:
 
 
 def events_of(body: bytes) -> list[msgspec.Raw]:
-    """Return the events of a body in either form.
+    """Return the events of a block's body, compressed or not.
 
-    Raise ValueError if the body is damaged.
+    Raise ValueError if the body of the block is damaged.
     """
     return _decode(unpacked(body))

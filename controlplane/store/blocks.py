@@ -1,7 +1,7 @@
-"""Events in the store: in blocks, each of which is an array of a batch's events, or of some of them.
+"""Events in the store. A block is an array of the events of one batch, or of some of them.
 
-The position of an event is that of its block plus its place in the array. A purged event leaves a null there,
-so that the others keep their positions until the whole block is deleted.
+The position of an event is the position of its block plus the index of the event in the array. A purged event
+leaves null in the array, so that other events keep their positions until the block is deleted.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
 
 
 def _kept(body: bytes) -> list[_Kept | None]:
-    """Return id and time of each event of a block, or None in the place of a purged event."""
+    """Return the id and time of each event in a block, or None in the place of a purged event."""
     return _decode_kept(unpacked(body))
 
 
 def add_blocks(
     connection: Connection, batch: NewBatch, digest: bytes, chain: Chain, head: Head
 ) -> tuple[int, int]:
-    """Store the events of the batch whose ids are new, and return their number and positions."""
+    """Store the events of the batch whose ids are new. Return their number and their first position."""
     dialect = connection.dialect
     position = connection.first_position(len(batch.events))
     events, times = batch.events, batch.times
@@ -89,7 +89,7 @@ def add_blocks(
 
 
 def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[int]:
-    """Return, for each id that is new with this batch, the place of its first event."""
+    """Return, for each event id that the store does not have, the index of its first event in the batch."""
     dialect = connection.dialect
     rows = connection.rows(
         f"SELECT id FROM event_ids WHERE org_id = ? AND block >= ? AND id {dialect.among}",  # noqa: S608
@@ -106,10 +106,10 @@ def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[in
 
 
 def events_after(connection: Connection, position: int, limit: int, settled: int) -> list[StoredEvent]:
-    """Return events in the order of positions, up to the settled one.
+    """Return events in the order of positions, up to the position `settled`.
 
-    The result has no more than MAX_READ_BYTES and one event, which may have 5 MB itself. Each event of a
-    damaged block is UNREADABLE, so that a reader gets past the block.
+    The result has at most MAX_READ_BYTES plus the bytes of one event, which may have 5 MB itself. Each event
+    of a damaged block is returned as UNREADABLE, so that a reader continues after the block.
     """
     blocks = connection.each(
         "SELECT position, count, org_id, body FROM blocks WHERE position >="
@@ -140,9 +140,9 @@ def _texts(body: bytes) -> list[bytes] | None:
 
 
 def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEvent | None:
-    """Return the event with the id.
+    """Return the organisation's event with this id, or None if the store does not have it.
 
-    Raise StoreError if the event is in a damaged block.
+    Raise StoreError if the event is in a block that is damaged.
     """
     row = connection.row(
         "SELECT position, body FROM event_ids JOIN blocks ON position = block"
@@ -172,7 +172,7 @@ def holds_all(connection: Connection, batch: NewBatch) -> bool:
 
 
 def _as_it_came(event: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the event without the members that the control plane adds on receipt."""
+    """Return the event without the members that the control plane adds at the receipt."""
     return {name: value for name, value in event.items() if name not in ("implausibleTime", "receivedAt")}
 
 
@@ -196,10 +196,11 @@ def _holds_all(connection: Connection, batch: NewBatch) -> bool:
 def hidden_event(
     connection: Connection, org_id: str, position: int, span: tuple[int, int], body: bytes
 ) -> tuple[int, str] | None:
-    """Return place and id of the block's first event that searches can't find.
+    """Return the index and the id of the first event in the block that searches can't find.
 
-    Such an event is not found by its id, or lies outside the block's span of times. Purges may leave that
-    span wider than the events. The body is as it was stored.
+    Searches can't find an event if its id is not in the table of ids, or if its time lies outside the block's
+    time span. After purges, the time span of a block may be wider than its events. `body` is the body of the
+    block as stored.
     """
     events = [(at, event) for at, event in enumerate(_kept(body)) if event is not None]
     dialect = connection.dialect
@@ -218,9 +219,9 @@ def hidden_event(
 def blocks_between(
     connection: Connection, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
 ) -> BlockSlice:
-    """Return whole blocks that may have events of the time range, latest beginning first.
+    """Return whole blocks of events that may have events in the time range, latest beginning first.
 
-    A block may also have events outside the range. Damaged blocks are omitted and logged.
+    A returned block may also have events outside the time range. Damaged blocks are omitted and logged.
     """
     least_ms, position = before or (to_ms, 0)
     blocks = connection.each(
@@ -248,7 +249,7 @@ def blocks_between(
 
 
 def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int) -> int:
-    """Return the approximate number of events of the time range, from the beginnings of their blocks."""
+    """Return the approximate number of events in the time range, from the first times of their blocks."""
     return int(
         connection.row(
             "SELECT coalesce(sum(count), 0) FROM blocks WHERE org_id = ? AND least_ms >= ? AND least_ms < ?",
@@ -258,10 +259,10 @@ def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int)
 
 
 def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int, chain: Chain) -> int:
-    """Delete up to `limit` events that were received before `before_ms` and happened before it.
+    """Delete up to `limit` events whose receipt and whose own time are before `before_ms`.
 
-    Return their number. For an event with a future time, only its receipt counts. The events of a damaged
-    block are deleted together, when the last of them is due.
+    Return their number. For an event with a time in the future, only the time of its receipt counts. All
+    events of a damaged block are deleted together, when the last of these events may be deleted.
     """
     purged, reached = 0, (_LEAST_MS, 0)
     while purged < limit:
@@ -289,10 +290,10 @@ def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int
 def _latest_that_stays(
     connection: Connection, org_id: str, position: int, received_ms: int, before_ms: int, now_ms: int
 ) -> int | None:
-    """Return the time in ms after which an event of the block is implausible.
+    """Return the time in ms after which an event's own time in the block is implausible.
 
-    Return None if no event may be deleted yet. The chain proves the time of receipt, so an edited receipt
-    deletes nothing.
+    Return None if no event of the block may be deleted yet. The audit chain proves the time of receipt, so an
+    edited receipt time deletes nothing.
     """
     row = connection.row(
         "SELECT kind, chained_ms FROM chain WHERE org_id = ? AND position = ? AND kind <> 'purge'",
@@ -313,7 +314,7 @@ def _purge_block(
     connection: Connection, org_id: str, position: int, body: bytes, ends: tuple[int, int],
     limit: int, chain: Chain,
 ) -> int:  # fmt: skip
-    """Delete events of the block with a time before the first of `ends` or after the second."""
+    """Delete events of the block whose time is before the first or after the second time in `ends`."""
     kept, events = _kept(body), events_of(body)
     times = {at: milliseconds(event.time) for at, event in enumerate(kept) if event is not None}
     before_ms, latest_ms = ends
@@ -343,10 +344,10 @@ def _purge_damaged(
     connection: Connection, org_id: str, position: int, span: Sequence[int], ends: tuple[int, int],
     chain: Chain,
 ) -> int:  # fmt: skip
-    """Delete a block whose events can't be read, unless the last of them may have to stay.
+    """Delete a block whose events can't be read, unless its last event may have to stay.
 
-    The ids of its events stay stored. To find them without the events, all ids of the organisation would have
-    to be read.
+    The ids of the deleted events stay stored. To find these ids without the events, the store would have to
+    read all ids of the organisation.
     """
     (count, most_ms), (before_ms, latest_ms) = span, ends
     if before_ms <= most_ms <= latest_ms:
@@ -389,9 +390,9 @@ def received_at(connection: Connection, position: int) -> int | None:
 
 
 def correct_receipts(connection: Connection, org_id: str, now_ms: int) -> int:
-    """Set receipts that lie in the future to the current time, and return the number of blocks.
+    """Set receipt times that lie in the future to the current time. Return the number of changed blocks.
 
-    The control plane's own clock was ahead when these blocks were received.
+    These receipt times are wrong because the control plane's clock was ahead when it received the blocks.
     """
     return connection.count(
         "UPDATE receipts SET received_ms = ?1 WHERE org_id = ?2 AND received_ms > ?1 + ?3",

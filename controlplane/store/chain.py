@@ -1,9 +1,12 @@
-"""Pure: the hash chain of an organisation's audit events: the content of a link, and what it proves.
+"""The hash chain of an organisation's audit events: the content of a link, and what it proves.
 
-A link is the SHA-256 of the link before it and of a record. The record describes a block of events that was
-stored, or the events of a block that retention deleted. A block's record has the digest of its events'
-digests, so that an event can be verified even if its neighbours are gone. A party that keeps one link can
-verify all earlier ones. Without the master key, nobody can make a link with a valid MAC.
+This module is pure.
+
+A link is the SHA-256 of the previous link and of a record. The record of a link describes a block of events
+that was stored, or the events of a block that retention deleted. A block's record has the digest of its
+events' digests. So an event can be verified even if other events of the block are gone. A party that keeps
+one link can verify all earlier links of the chain. Without the master key, nobody can make a link with a
+valid MAC.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ Kind = Literal["block", "adopted", "purge"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The content that one link adds to the chain.
+    """The content that one link adds to the audit chain.
 
-    The place of the link is part of the hashed bytes.
+    The number of the link in the chain is part of the hashed bytes.
     """
 
     org_id: str
@@ -49,7 +52,7 @@ class Link:
 
 
 class Purged(msgspec.Struct, omit_defaults=True):
-    """Events that a purge deleted from a block, as places in it."""
+    """Events that a purge deleted from a block, as their indexes in the block."""
 
     gone: list[int]
     unfit: list[int] = []  # places of those events that did not match their stored digests
@@ -72,9 +75,9 @@ def digests_of(events: Iterable[bytes]) -> list[bytes]:
 
 
 def content_of(digests: bytes) -> bytes:
-    """Return the content of a block's record.
+    """Return the content of the chain record for a block.
 
-    `digests` are those of its events, one after the other.
+    `digests` are the digests of the block's events, one after the other.
     """
     return sha256(digests).digest()
 

@@ -1,6 +1,6 @@
-"""The links of hash chains in the database.
+"""The table with the links of the audit chains.
 
-The next link is made in the transaction that stores or purges its events.
+The transaction that stores or purges events also adds their link to the chain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _decode_purged: Final = msgspec.json.Decoder(Purged).decode
 
 
 def head(connection: Connection, org_id: str) -> Link | None:
-    """Return the newest link of the organisation."""
+    """Return the newest chain link of the organisation, or None if it has no chain."""
     with connection.damaged_text():
         row = connection.row(
             f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",  # noqa: S608
@@ -52,7 +52,7 @@ def links_after(connection: Connection, org_id: str, number: int, limit: int) ->
 
 @contextmanager
 def each_link(connection: Connection, org_id: str) -> Iterator[Iterable[Link]]:
-    """Yield the links one by one, because all of them may not fit into memory."""
+    """Yield the organisation's chain links one by one, because all of them may not fit into memory."""
     with connection.each(_LINKS_AFTER, (org_id, 0)) as rows:
         yield map(_link, rows)
 
@@ -63,10 +63,10 @@ def _link(row: Sequence[object]) -> Link:
 
 
 def purged_places(connection: Connection, org_id: str, position: int, number: int = 0) -> set[int]:
-    """Return the places of a block's events that retention deleted, from links after the block's own link.
+    """Return the indexes of a block's purged events, from links with a number above `number`.
 
-    An unreadable link counts as no purge. Events are purged only after they were received, so no walk reads
-    earlier links.
+    A link that can't be read does not count as a purge. Events are purged only after they were received, so
+    purges are always in links after the link of their block.
     """
     rows = connection.rows(
         "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge'"
@@ -81,7 +81,7 @@ def purged_places(connection: Connection, org_id: str, position: int, number: in
 
 
 def read_digests(connection: Connection, position: int) -> bytes:
-    """Return the digests of the block's events, one after the other, or no bytes if the row is gone."""
+    """Return the digests of the block's events, one after the other, or no bytes without a row."""
     row = connection.row("SELECT digests FROM event_digests WHERE position = ?", (position,))
     return b"" if row is None else bytes(row[0])
 
@@ -91,7 +91,7 @@ _Said = tuple[Kind, int, int, str, bytes, bytes]
 
 
 class Head(NamedTuple):
-    """The newest link of an organisation."""
+    """Number and digest of the newest link in an organisation's audit chain."""
 
     number: int
     link: bytes
@@ -102,9 +102,9 @@ BEFORE_ALL: Final = Head(0, BEFORE_THE_FIRST)
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Adds links to the chains of organisations.
+    """Adds links to the audit chains of organisations.
 
-    `key` signs them. Without a key, the links have no MAC, and the verification reports that.
+    `key` signs them. Without a key, the links have no MAC, and a verification reports the missing MAC.
     """
 
     key: bytes | None
@@ -120,7 +120,7 @@ class Chain:
         head: Head,
         kind: Kind = "block",
     ) -> None:
-        """Add the links of one batch's blocks, whose events are given by position."""
+        """Add one link for each block of a batch. `blocks` has the events of each block by position."""
         digests = {position: b"".join(digests_of(events)) for position, events in blocks.items()}
         connection.many("INSERT INTO event_digests (position, digests) VALUES (?, ?)", digests.items())
         self._add(
@@ -137,9 +137,9 @@ class Chain:
         self, connection: Connection, org_id: str, position: int, events: Sequence[bytes],
         gone: Sequence[int],
     ) -> None:  # fmt: skip
-        """Add a link that records the purge of the events at these places.
+        """Add a chain link that records the purge of the events at these indexes of a block.
 
-        It also records which of them did not match their digests.
+        The link also records which of the purged events did not match their digests.
         """
         known = each_digest(read_digests(connection, position))
         found = zip(gone, digests_of(events[at] for at in gone), strict=True)
@@ -153,9 +153,9 @@ class Chain:
         )
 
     def adopt(self, connection: Connection, org_id: str) -> int:
-        """Chain the organisation's next blocks of an earlier release.
+        """Add the organisation's next blocks of an earlier release to its chain.
 
-        Return the number of their events.
+        Return the number of the events in these blocks.
         """
         newest = head(connection, org_id)
         rows = connection.rows(

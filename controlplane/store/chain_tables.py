@@ -1,4 +1,4 @@
-"""The chains of audit events: their heads, their verification, and the result of the last one."""
+"""The audit chains: their newest links, their verification, and the result of the last verification."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class ChainTables:
     _chain_key: bytes | None = None
 
     def sign_links(self, key: bytes) -> None:
-        """Sign all links from now on."""
+        """Sign all new links of the audit chains from now on."""
         self._chain_key = key
 
     def _chain(self) -> Chain:
         return Chain(self._chain_key, self._clock.wall_ms())
 
     async def adopt_blocks(self, org_id: str) -> int:
-        """Chain the next blocks that an earlier release stored, and return the number of their events."""
+        """Add the next blocks of an earlier release to the chain, and return the number of their events."""
         return await self._database.write(
             lambda connection: self._chain().adopt(connection, org_id), of_org(org_id)
         )
 
     async def chained_orgs(self) -> list[str]:
-        """Return the ids of all organisations with a chain, also those without a row in `orgs`."""
+        """Return the ids of all organisations with an audit chain, even if `orgs` has no row for them."""
         rows = await self._database.fetch("SELECT DISTINCT org_id FROM chain ORDER BY org_id")
         return [org_id for (org_id,) in rows]
 
@@ -60,7 +60,7 @@ class ChainTables:
         return found if found is not None and found.record.number == number else None
 
     async def chain_receipts(self, org_id: str, after: int, last: int) -> tuple[int, int] | None:
-        """Return the times of the first and the last receipt in these links, or None if there is none."""
+        """Return the first and the last receipt time of the blocks of these links, or None."""
         said = (
             "SELECT chained_ms FROM chain"
             " WHERE org_id = ? AND number > ? AND number <= ? AND kind <> 'purge' ORDER BY number"
@@ -74,7 +74,7 @@ class ChainTables:
         return await self._database.read(job)
 
     async def chain_purges(self, org_id: str) -> Purges | None:
-        """Return the times of purges that the chain records, or None if nothing was purged."""
+        """Return the times of purges that the organisation's chain records, or None without a purge."""
         ((last_ms, received_ms),) = await self._database.fetch(
             "SELECT max(purges.chained_ms), max(blocks.chained_ms) FROM chain AS purges"
             " LEFT JOIN chain AS blocks ON blocks.org_id = purges.org_id"

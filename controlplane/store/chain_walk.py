@@ -1,7 +1,8 @@
-"""Walks along an organisation's chain and verifies that each link and its events are unchanged.
+"""Verifies, link by link, that an organisation's audit chain and its events are unchanged.
 
-A step is one transaction, so that ingestion, purges and checkpoints continue between steps. A step sees a
-block and its purges in the same state. The chain only grows, so the verified part stays verified.
+Each step of the verification is one transaction, so that ingestion, purges and checkpoints continue between
+steps. A step reads a block and its purges in the same state of the database. The chain only grows, so the
+part that was verified stays verified.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _LAST_POSITION: Final = (1 << 63) - 1
 def walk(
     connection: Connection, org_id: str, reached: Reached, last: int, key: bytes
 ) -> tuple[Reached, Misfit | None]:
-    """Verify the next links up to number `last`, and stop before the first mismatch."""
+    """Verify the next chain links up to number `last`, and stop before the first mismatch."""
     with connection.damaged_text():
         return _walk(connection, org_id, reached, last, key)
 
@@ -81,9 +82,10 @@ def _further(reached: Reached, link: Link) -> Reached:
 
 
 def mismatch_at_end(connection: Connection, org_id: str) -> Misfit | None:
-    """Return a mismatch at the end of the chain, in one transaction.
+    """Return a mismatch at the end of the organisation's chain, in one transaction.
 
-    It is a link that no walk reaches, or a block after those that the newest link covers.
+    The mismatch is a link that no verification reaches, or a block after the blocks that the newest link
+    covers.
     """
     row = connection.row(
         "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)
@@ -117,7 +119,7 @@ def _is_signed(link: Link, key: bytes) -> bool:
 
 
 def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -> Misfit:
-    """Return the mismatch of a link: where the expected link is, and what this one is."""
+    """Return the mismatch of a link that is not the expected next link."""
     record = link.record
     number = reached.number + 1
     moved = _find_next(connection, record.org_id, reached)
@@ -134,7 +136,7 @@ def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -
 
 
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
-    """Return the link that follows, wherever it is stored now."""
+    """Return the record of the link that was made to follow, even if it has another number now."""
     with each_link(connection, org_id) as links:
         for link in links:
             if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:
@@ -143,7 +145,7 @@ def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record 
 
 
 def _is_followed(connection: Connection, reached: Reached, link: Link) -> bool:
-    """Return whether the next link was made on this one, in its current form or in its correct form."""
+    """Return whether the following link was made from this link, as it is stored or as it should be."""
     made = (link.link, make_link(reached.link, link.record))
     for following in links_after(connection, link.record.org_id, link.record.number, 1):
         return any(make_link(each, following.record) == following.link for each in made)
@@ -162,7 +164,7 @@ def _mismatch_of_purge(record: Record) -> Misfit | None:
 
 
 def _mismatch_between(connection: Connection, org_id: str, first: int, last: int) -> Misfit | None:
-    """Return the mismatch of a block at one of these positions, which no link covers."""
+    """Return the mismatch of a block at one of these positions, which no link of the chain covers."""
     row = connection.row(
         "SELECT position, body FROM blocks WHERE org_id = ? AND position BETWEEN ? AND ?"
         " ORDER BY position LIMIT 1",
@@ -202,7 +204,7 @@ def _mismatch_of_block(connection: Connection, reached: Reached, record: Record)
 
 
 def _events(body: bytes) -> Sequence[bytes] | None:
-    """Return the events, or None if the body is not a JSON array any more."""
+    """Return the events of a block, or None if its body is not a JSON array any more."""
     try:
         return events_of(body)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Tables of the credentials of applications: changes, expiry, and last use."""
+"""Tables of the credentials of applications: changes, expiry, and last use of credentials."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _USES_OF_ENDING: Final = (
 
 
 def ending_rows(connection: Connection) -> list[EndingCredential]:
-    """Return the credentials of enabled applications that expire, the soonest first."""
+    """Return the credentials of enabled applications that expire, sorted by expiry."""
     used = connection.rows(_USES_OF_ENDING, ())
     last_ms = {(app_id, credential_id): last for app_id, credential_id, last in used}
     found = []
@@ -116,9 +116,9 @@ class CredentialTables:
         return await self._database.write_even_if_full(job, REGISTRY)
 
     def _remove_secret(self, connection: Connection, app: App, version: int) -> None:
-        """Delete a secret of an application.
+        """Delete a client secret of an application.
 
-        If the secret was valid, revoke the tokens of all secrets of the application.
+        If the secret was still valid, revoke the tokens of all secrets of the application.
         """
         newest = 0 if app.newest_secret is None else app.newest_secret.version
         connection.run("DELETE FROM app_secrets WHERE app_id = ? AND version = ?", (app.app_id, version))

@@ -1,4 +1,4 @@
-"""The last use of credentials, which is stored together with events of issued tokens."""
+"""The last use of credentials, which is stored together with the events of issued tokens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NOTE_USE: Final = (
 
 
 def note_uses(connection: Connection, batch: NewBatch) -> None:
-    """Store the last use of the credentials that got tokens, from the events of a batch.
+    """Store the last use of each credential that got a token, from the events of a batch.
 
-    Unknown ids are not stored.
+    The use of an unknown credential id is not stored.
     """
     used = {use: ms for use, ms in batch.uses.credentials.items() if is_text(use.app_id)}
     if not used:
@@ -38,7 +38,7 @@ def note_uses(connection: Connection, batch: NewBatch) -> None:
 
 
 def _known_ids(connection: Connection, app_ids: Collection[str]) -> set[tuple[str, str]]:
-    """Return the ids of all credentials of the applications, each with its application."""
+    """Return the ids of all credentials of these applications, each with the id of its application."""
     chosen = among(connection.dialect, "app_id", app_ids)
     secrets = connection.rows(
         f"SELECT app_id, version FROM app_secrets WHERE {chosen.sql}",  # noqa: S608
@@ -52,7 +52,7 @@ def _known_ids(connection: Connection, app_ids: Collection[str]) -> set[tuple[st
 
 
 def forget_uses(connection: Connection, app: App) -> None:
-    """Delete the uses of credentials that the application no longer has."""
+    """Delete the last uses of credentials that the application no longer has."""
     known = {each.credential_id for each in app.credentials}
     known.update(secret_id(app.app_id, each.version) for each in app.secrets)
     if app.newest_secret is not None:

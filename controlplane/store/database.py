@@ -1,14 +1,14 @@
-"""The interface between the tables of the store and a database: jobs, locks, and SQL that engines share.
+"""The interface between the store's tables and a database: jobs, locks, and SQL that all engines share.
 
-A job is a plain function that runs in a thread from its beginning to its end. A write job runs in one
-transaction: if the job fails, none of its changes stay. It names the locks under which it reads before it
-writes. An engine with one writer needs no locks. Other engines acquire the locks before the job runs and hold
-them until the transaction ends.
+A job is a plain function that reads or writes the database. It runs in one thread. A job that writes runs in
+one transaction: if the job fails, none of its changes stay. A job that writes names the locks under which it
+reads before it writes. An engine with one writer needs no locks. Other engines acquire the locks before the
+job runs and hold them until the transaction ends.
 
-The shared SQL has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and `RETURNING`. A
-boolean is a number, so a condition is `enabled = 1`. `Dialect` has the spellings that differ between engines.
-The shared SQL has no functions of JSON, no row numbers and no collations. It compares names that differ only
-in case with `lower`.
+SQL that all engines share has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and
+`RETURNING`. A boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` has the SQL
+that differs between engines. SQL that all engines share has no functions of JSON, no row numbers and no
+collations. Such SQL uses `lower` to compare names that differ only in case.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ALL: Final = (1 << 63) - 1  # LIMIT that includes all rows
 
 
 class NotUnique(StoreError):
-    """A row with this key exists already."""
+    """Error because a row with this key exists already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """SQL for lists, which the engines spell differently."""
+    """SQL for parameters that are lists, which each database engine writes in its own way."""
 
     among: str  # follows an expression: equal to one text of a parameter that `listed` made
     texts: str  # table with `key` (0, 1, 2, ...) and `value`: the texts of a parameter that `listed` made
@@ -41,18 +41,18 @@ class Dialect:
 
 
 class Connection(Protocol):
-    """A transaction, as a job sees it."""
+    """A database connection within a transaction, as a job uses it."""
 
     @property
     def dialect(self) -> Dialect: ...
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]: ...
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """Return the first row, or None without one."""
+        """Return the first row of the result, or None if the result is empty."""
 
     def each(self, sql: str, parameters: Sequence[Any] = ()) -> AbstractContextManager[Iterable[Row]]:
-        """Yield rows one by one, within a `with`.
+        """Yield the rows of a statement one by one, within a `with`.
 
-        A caller that stops early leaves the other rows unread.
+        If the caller stops early, the remaining rows are not read.
         """
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> None: ...
@@ -63,27 +63,27 @@ class Connection(Protocol):
         """Run the statement and return the number of rows that it changed."""
 
     def many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
-        """Run the statement once for each of the sequences."""
+        """Run the statement once for each of the sequences of parameters."""
 
     def first_position(self, count: int) -> int:
-        """Return the first of so many positions for new events, which no other job gets."""
+        """Return the first of `count` consecutive positions for new events, which no other job gets."""
 
     def positions_used(self, last: int) -> None:
-        """Store the last position that events got.
+        """Store the last position that events of this job got.
 
-        Later positions may be assigned again.
+        The positions after the stored position may be assigned again.
         """
 
     def steady_ms(self) -> int:
-        """Return the time by which windows and limits are measured, in Unix milliseconds."""
+        """Return the time by which rate limits and time windows are measured, in Unix milliseconds."""
 
     def shared_ms(self) -> int:
-        """Return the time of the one clock that all programs of this database share, in Unix milliseconds."""
+        """Return the time of the clock that all users of this database share, in Unix milliseconds."""
 
     def damaged_text(self) -> AbstractContextManager[None]:
-        """Read text that is not UTF-8 as another text instead of failing.
+        """Read text that is not UTF-8 as some other text, instead of raising an error.
 
-        That text matches no link of a chain.
+        The other text matches no link of the audit chain, so a verification finds the damage.
         """
 
 
@@ -105,12 +105,12 @@ READ_REGISTRY: Final[Locks] = (Lock("registry", "shared"),)
 
 
 def of_org(org_id: str) -> Locks:
-    """Lock the chain of an organisation and its blocks of events."""
+    """Return the lock on the audit chain of an organisation and on its blocks of events."""
     return (Lock(f"org {org_id}"),)
 
 
 def of_proxy(proxy_id: str) -> Locks:
-    """Lock what a proxy reported."""
+    """Return the lock on the data that a proxy reported."""
     return (Lock(f"proxy {proxy_id}"),)
 
 
@@ -122,37 +122,38 @@ class Database(Protocol):
         """Return whether several control planes may use the database at once."""
 
     def join(self) -> Peers:
-        """Join the control planes that share the database.
+        """Join the group of control planes that share the database.
 
-        Raise StoreError if it can't be shared.
+        Raise StoreError if only one control plane can use the database.
         """
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return all rows of one statement that reads."""
+        """Run one statement that reads, and return all of its rows."""
 
     async def glance(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return the few rows that a statement finds by a key, as fast as the engine can."""
+        """Return the few rows that a statement finds by a key, as fast as the database can."""
 
     async def read(self, job: Job[T]) -> T:
-        """Run several statements on one state of the database."""
+        """Run a job of several statements that all read the same state of the database."""
 
     async def write(self, job: Job[T], locks: Locks, size: int = 0) -> T:
-        """Return the result of the job once it is durable.
+        """Run the job, and return its result once its changes are durable.
 
-        Raise StoreBusy if too many jobs wait. `size` is the number of bytes that the job keeps in memory, if
-        it may be large. Several locks are acquired in the given order: an organisation before a proxy.
+        Raise StoreBusy if too many jobs wait for the database. `size` is the number of bytes that the job
+        keeps in memory, if it may be large. Several locks are acquired in the given order: the lock of an
+        organisation before the lock of a proxy.
         """
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
-        """Write changes of operators, or data that proxies must receive, even if the disk is full."""
+        """Write changes of operators, or data that proxies must receive, even on a full disk."""
 
     async def settled(self) -> int:
-        """Return a position below which no event can be added any more."""
+        """Return a position before which no event can be added any more."""
 
     async def newest_position(self) -> int:
-        """Return the position of the newest event that a reader sees.
+        """Return the position of the newest event that a reader of the database can see.
 
-        If that event is purged, the result may be a later position.
+        If that newest event is purged, the result may be a later position.
         """
 
     async def close(self) -> None:
@@ -160,9 +161,9 @@ class Database(Protocol):
 
 
 def is_text(value: str) -> bool:
-    """Return whether a row can hold the value.
+    """Return whether a row of the database can contain the text.
 
-    UTF-8 has no lone surrogates, and PostgreSQL no NUL.
+    UTF-8 has no lone surrogates, and PostgreSQL stores no NUL.
     """
     if value.isascii():
         return "\0" not in value

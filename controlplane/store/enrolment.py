@@ -1,4 +1,4 @@
-"""Tables of enrolment tokens, of the proxies that enrol with them, and of the retirement of proxies."""
+"""Tables of enrolment tokens, of the proxies that use them to enrol, and of the retirement of proxies."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class EnrolmentTables:
 
 
 def _refusal(connection: Connection, enrolment: Enrolment) -> EnrolmentRefusal | TooSoon | None:
-    """Return the reason why the token does not enrol this proxy, or None if it does."""
+    """Return the reason why the token can't enrol this proxy, or None if it can."""
     (token,) = _tokens(connection.rows(f"{_TOKENS} WHERE digest = ?", (enrolment.token_digest,))) or (None,)
     if token is None:
         return "unknown"
@@ -163,7 +163,7 @@ def _refusal(connection: Connection, enrolment: Enrolment) -> EnrolmentRefusal |
 
 
 def _enrolled_before(connection: Connection, enrolment: Enrolment, token_id: str) -> str | None:
-    """Return the proxy that has this enrolment id."""
+    """Return the id of the proxy that has this enrolment id, or None if no proxy has it."""
     row = connection.row(
         "SELECT proxy_id FROM proxies WHERE token_id = ? AND enrolment_id = ?",
         (token_id, enrolment.enrolment_id),
@@ -172,7 +172,7 @@ def _enrolled_before(connection: Connection, enrolment: Enrolment, token_id: str
 
 
 def _refusal_of_repetition(connection: Connection, proxy_id: str) -> EnrolmentRefusal | TooSoon | None:
-    """Return the reason why the response with this proxy's keys can't have been lost, or None if it can."""
+    """Return the reason why the proxy can't repeat its enrolment, or None if it can."""
     pairs = key_pairs(connection, proxy_id)
     (seen_ms,) = connection.row("SELECT last_seen_ms FROM proxies WHERE proxy_id = ?", (proxy_id,))
     if pairs is None or pairs.is_proved or pairs.maker is not KeyMaker.ENROLMENT or seen_ms is not None:
@@ -199,9 +199,9 @@ def _enrol(connection: Connection, enrolment: Enrolment, keys_for: Callable[[str
 def _enrol_again(
     connection: Connection, enrolment: Enrolment, token: EnrolmentToken, proxy_id: str, keys: NewKeys
 ) -> Enrolled:
-    """Replace keys that were never used.
+    """Replace keys of a proxy that were never used.
 
-    The operator log has one line for all repetitions.
+    The operator log has one line for all repetitions of an enrolment.
     """
     pairs, now_ms = key_pairs(connection, proxy_id), connection.shared_ms()
     repeats = pairs.repeats + 1 if pairs is not None else 1
@@ -226,7 +226,7 @@ def _log_enrolment(
 
 
 def _refusal_of_renewal(connection: Connection, renewal: Renewal) -> RenewalRefusal | TooSoon | None:
-    """Return the reason why the pair of keys that signed may not be renewed, or None if it may."""
+    """Return the reason why the keys that signed the request can't be renewed, or None if they can."""
     pairs = key_pairs(connection, renewal.proxy_id)
     if pairs is None:
         return "replaced"  # the proxy was disabled or deleted after the signature was verified
@@ -243,7 +243,7 @@ def _refusal_of_renewal(connection: Connection, renewal: Renewal) -> RenewalRefu
 
 
 def _renew(connection: Connection, renewal: Renewal, keys: NewKeys) -> Enrolled | RenewalRefusal:
-    """Replace the current keys.
+    """Replace the current keys of a proxy with new keys.
 
     The operator log has one line for all repetitions of a renewal.
     """
@@ -291,9 +291,9 @@ def _add(
 
 
 def _free_name(connection: Connection, enrolment: Enrolment) -> str:
-    """Return the wanted name.
+    """Return the name that the proxy requests.
 
-    If it looks like another name, extend it by enough of the enrolment id to differ from all names.
+    If the name looks like another name, extend it by enough of the enrolment id to differ from all names.
     """
     # Only letters of other alphabets look like the letters that an enrolment may use in a name.
     octets = connection.dialect.octets.format("name")
@@ -307,7 +307,7 @@ def _free_name(connection: Connection, enrolment: Enrolment) -> str:
 
 
 def _orgs(connection: Connection, token_id: str) -> list[Org]:
-    """Return the organisations of the token that still exist."""
+    """Return the organisations of the enrolment token that still exist."""
     chosen = "org_id IN (SELECT org_id FROM enrolment_token_orgs WHERE token_id = ?)"
     rows = connection.rows(f"{ORG} WHERE {chosen} ORDER BY org_id", (token_id,))
     return [Org(*row) for row in rows]
@@ -324,7 +324,10 @@ def _enrolled(connection: Connection, proxy_id: str) -> Enrolled:
 
 
 def _tokens(rows: Iterable[Row]) -> list[EnrolmentToken]:
-    """Return the tokens of rows that have one organisation each, in the order of the first of their rows."""
+    """Return the enrolment tokens of the rows.
+
+    A row has one organisation, and the tokens keep the order of the rows.
+    """
     org_ids: dict[Row, list[str]] = {}
     for *token, org_id in rows:
         org_ids.setdefault(tuple(token), []).extend([] if org_id is None else [org_id])

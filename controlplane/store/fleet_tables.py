@@ -1,4 +1,4 @@
-"""Facts about many proxies with one statement each: lists by health, counts, losses and newest reports."""
+"""Data about many proxies, each read with one statement: lists by health, counts, losses and reports."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ _STANDING: Final[Mapping[Standing, str]] = {
 def page_of_proxies(
     connection: Connection, query: ListQuery, fleet: FleetQuery | None, standing: Standing
 ) -> Found:
-    """Return a page of proxies.
+    """Return a page of the list of proxies.
 
-    `fleet` is needed to sort and choose by health.
+    `fleet` is needed to sort the list or select proxies by health.
     """
     wanted = [Condition(_STANDING[standing], ())]
     wanted += [] if query.org_ids is None else [_serving(connection.dialect, query.org_ids)]
@@ -135,9 +135,9 @@ def count_by_health(
     org_ids: Collection[str] | None,
     search: str | None = None,
 ) -> dict[Health, int]:
-    """Return the number of proxies of each health.
+    """Return the number of proxies with each state of health.
 
-    Only proxies that are not retired, serve one of the organisations and match the search count.
+    Proxies count only if they are not retired, serve one of the organisations and match the search text.
     """
     wanted = [Condition(_STANDING["active"], ())]
     wanted += [] if org_ids is None else [_serving(connection.dialect, org_ids)]
@@ -164,7 +164,7 @@ def _bounds(bounds: HealthBounds) -> tuple[int, ...]:
 
 
 def losses_of_proxies(connection: Connection, proxy_ids: Collection[str]) -> dict[str, Losses]:
-    """Return the unacknowledged losses of each proxy, of all its organisations together."""
+    """Return the unacknowledged losses of each proxy, summed over all its organisations."""
     chosen = among(connection.dialect, "proxy_id", proxy_ids)
     rows = connection.rows(f"{_LOSSES} WHERE {chosen.sql} GROUP BY proxy_id", chosen.parameters)
     return {each: Losses() for each in proxy_ids} | {
@@ -175,7 +175,7 @@ def losses_of_proxies(connection: Connection, proxy_ids: Collection[str]) -> dic
 def latest_reports(
     connection: Connection, proxy_ids: Collection[str], windows: int
 ) -> dict[str, LatestReports]:
-    """Return the newest heartbeat and the newest windows of metrics of each proxy."""
+    """Return the newest heartbeat and the newest metrics windows of each proxy."""
     beats = _newest(connection, "heartbeats", "received_ms, body, skew_ms", proxy_ids, 1)
     metrics = _newest(connection, "metrics", "received_ms, body", proxy_ids, windows) if windows else {}
     chosen = among(connection.dialect, "proxy_id", proxy_ids)
@@ -203,7 +203,7 @@ def _newest(
 ) -> Mapping[str, Sequence[Report]]:
     """Return the newest reports of each proxy, newest first.
 
-    No older report is read.
+    The query reads no older reports.
     """
     chosen = among(connection.dialect, "proxy_id", proxy_ids)
     rows = connection.rows(
@@ -223,10 +223,10 @@ def _newest(
 
 
 def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...]:
-    """Return the proxies that need attention most: with losses, then enabled, then long silent.
+    """Return the proxies that need attention most: with losses first, then enabled, then long silent.
 
-    Retired ones count only if they have losses, and then as if they were disabled. The same applies to
-    proxies that have ended.
+    Retired proxies count only if they have losses, and then as if they were disabled. Proxies that have ended
+    count in the same way as retired proxies.
     """
     rows = connection.rows(
         "SELECT name, CASE WHEN retired_ms IS NOT NULL OR ended_ms = last_seen_ms THEN 0"  # noqa: S608
@@ -257,9 +257,9 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
 
 
 def note_heartbeat(connection: Connection, proxy_id: str, received_ms: int, said: Said) -> None:
-    """Keep the parts of the newest heartbeat that lists and counts need.
+    """Store the parts of a proxy's newest heartbeat that lists and counts need.
 
-    A proxy counts as ended until its next message, which changes `last_seen_ms`.
+    A proxy that reported its end counts as ended until its next message, which changes `last_seen_ms`.
     """
     ended_ms, health = (received_ms, "ok") if said.health == "ended" else (None, said.health)
     connection.run(

@@ -1,4 +1,4 @@
-"""A database within a transaction of another one, so that several changes happen together or not at all."""
+"""A database inside a transaction of another database, so that several changes happen together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control planes that share the store: which of them run, by the time of the database."""
+"""Control planes that share the store. The time of the database shows which of them run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of the store: plain values, and the methods that a store has."""
+"""The interface of the store: plain values, and the methods that every store has."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class StoreError(Exception):
-    """An operation of the store failed.
+    """Error because an operation of the store failed.
 
-    The text is one line for a person.
+    The error text is one line for a person.
     """
 
 
 class NoStoreYet(StoreError):
-    """The settings name a place without a store."""
+    """Error because the settings name a place that has no store."""
 
     def __init__(self, store: str) -> None:
         what = "the first start makes it, and so does the first command that changes something"
@@ -73,31 +73,31 @@ class NoStoreYet(StoreError):
 
 
 class NotFound(StoreError):
-    """The requested thing does not exist, or not in that organisation."""
+    """Error because the requested object does not exist, or not in the given organisation."""
 
 
 class AlreadyExists(StoreError):
-    """The name exists already."""
+    """Error because an object with this name exists already."""
 
 
 class Conflict(StoreError):
-    """The current state does not allow the change."""
+    """Error because the current state of the store does not allow the change."""
 
 
 class SecondPersonNeeded(Conflict):
-    """The organisation needs a second person to approve this change, and nothing has changed."""
+    """Error because a second person has to approve this change. The store has changed nothing."""
 
     def __init__(self, change: Ruleset | None) -> None:
-        """Set the text of the error.
+        """Set the text of the error and the change that needs approval.
 
-        `change` is the version of a ruleset that would be made, or None if an application would be bound.
+        `change` is the ruleset version that would be made, or None if an application would be bound.
         """
         super().__init__("the organisation now needs a second person for this: repeat it to propose it")
         self.change = change
 
 
 class StoreBusy(StoreError):
-    """The limit of waiting writes is reached."""
+    """Error because as many writes wait for the database as are allowed."""
 
 
 # Audit events
@@ -105,7 +105,10 @@ class StoreBusy(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch for the store: its events as received, and the values that the store reads from them."""
+    """A batch of audit events for the store.
+
+    It has the events as received, and the values that the store needs from them.
+    """
 
     proxy_id: str
     org_id: str
@@ -138,7 +141,7 @@ class BlockPlace(NamedTuple):
 
 
 class BlockSlice(NamedTuple):
-    """Events, and the place of their last block if there may be more."""
+    """Events of an organisation, and the place of their last block if there may be more events."""
 
     events: list[bytes]
     next: BlockPlace | None
@@ -146,7 +149,7 @@ class BlockSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Limits of batches per minute."""
+    """Limits on the batches that a proxy or an organisation may send per minute."""
 
     org: int
     proxy: int
@@ -203,7 +206,7 @@ TombstoneKind = Literal["org", "app", "ruleset", "proxy", "operator"]
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """The record of a deleted thing."""
+    """The record of a deleted object, such as an application or a proxy."""
 
     id: str
     kind: TombstoneKind
@@ -218,25 +221,28 @@ class Tombstone:
 
     @property
     def label(self) -> str:
-        """Name and date of the deletion, which distinguish it from an existing thing of the same name."""
+        """Name and date of the deletion.
+
+        The date distinguishes the object from an existing one of the same name.
+        """
         return f"{self.name} (deleted {rfc3339(self.deleted_ms)[:10]})"
 
     def as_org(self) -> Org:
-        """Return the deleted organisation, whose events are still kept."""
+        """Return a deleted organisation, whose audit events are still kept."""
         return Org(self.id, self.label, self.retention or "base", self.created_ms or self.deleted_ms)
 
     def as_app(self, ruleset_name: str) -> App:
-        """Return the deleted application, whose events are still kept."""
+        """Return a deleted application, whose audit events are still kept."""
         identity = self.id, self.org_ids[0], self.label, self.client_id or ""
         return App(*identity, self.ruleset_id or "", ruleset_name, False, self.deleted_ms, ())
 
     def as_proxy(self) -> Proxy:
-        """Return the deleted proxy, whose events are still kept."""
+        """Return a deleted proxy, whose audit events are still kept."""
         return Proxy(self.id, self.label, False, self.deleted_ms, self.deleted_ms, 1, self.org_ids)
 
 
 class WasDeleted(NotFound):
-    """The reference names a deleted thing."""
+    """Error because the given name or id is that of a deleted object."""
 
     def __init__(self, text: str, dead: Tombstone) -> None:
         super().__init__(text)
@@ -254,7 +260,7 @@ MOST_OF_APPLY: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A change of rules that waits, or waited, for the approval of a second person."""
+    """A proposed change of rules that waits, or waited, for the approval of a second person."""
 
     proposal_id: str
     org_id: str
@@ -278,7 +284,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """The decision of a second person on a proposal."""
+    """The decision of a second person on a proposed change of rules."""
 
     proposal_id: str
     by: str
@@ -305,7 +311,7 @@ class Proxy:
 
     @property
     def rotate_at_ms(self) -> int | None:
-        """Time from which the proxy renews its keys, or None if it does not."""
+        """Time from which the proxy renews its keys, or None if it does not renew them."""
         if self.rotate_days is None or self.keys_made_ms is None:
             return None
         return self.keys_made_ms + self.rotate_days * _DAY_MS
@@ -313,7 +319,7 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class ProxyCredentials:
-    """The keys and facts by which a signed request is verified."""
+    """The secret and the facts by which a proxy's signed request is verified."""
 
     proxy_id: str
     sealed_hmac_secret: bytes
@@ -328,7 +334,7 @@ class ProxyCredentials:
 
 @dataclass(frozen=True, slots=True)
 class NewKeys:
-    """Keys of a proxy as the store keeps them."""
+    """New keys of a proxy, in the form that the store keeps."""
 
     api_key_digest: bytes
     sealed_secret: bytes
@@ -336,7 +342,7 @@ class NewKeys:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """A call with a key that the store has noted."""
+    """A noted call of a proxy with one of its keys."""
 
     proxy: str
     was_retired: bool
@@ -349,7 +355,7 @@ TokenState = Literal["valid", "used up", "expired", "revoked"]
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentToken:
-    """A token with which proxies enrol themselves into its organisations."""
+    """A token with which proxies enrol themselves in the organisations of the token."""
 
     token_id: str
     name: str
@@ -373,7 +379,7 @@ class EnrolmentToken:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """A proxy that requests an identity."""
+    """Request of a proxy to be enrolled."""
 
     token_digest: bytes
     enrolment_id: str
@@ -389,14 +395,14 @@ RenewalRefusal = Literal["not enrolled", "replaced", "replaced by operator"]
 
 @dataclass(frozen=True, slots=True)
 class TooSoon:
-    """Keys were made a moment ago, and the proxy may retry after some seconds."""
+    """Refusal because keys were made a moment ago. The proxy may retry after some seconds."""
 
     seconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A proxy that requests new keys."""
+    """Request of a proxy for new keys."""
 
     proxy_id: str
     api_key_digest: bytes  # digest of the key that signed the request
@@ -424,10 +430,9 @@ class Ruleset:
 
 @dataclass(frozen=True, slots=True)
 class RulesetSummary:
-    """A ruleset in a list.
+    """A ruleset as an entry in a list.
 
-    The entry has the time of and the reason for its active version, and the number of applications that it
-    evaluates.
+    The entry shows when and why its active version was made, and how many applications use the ruleset.
     """
 
     ruleset: Ruleset
@@ -438,7 +443,7 @@ class RulesetSummary:
 
 @dataclass(frozen=True, slots=True)
 class RulesetVersion:
-    """Facts about a version without its text, which may have megabytes."""
+    """Facts about a ruleset version, without its text, which may have megabytes."""
 
     version: int
     rule_count: int
@@ -453,7 +458,7 @@ Applied = Literal["nothing", "text", "schemas"]
 
 @dataclass(frozen=True, slots=True)
 class NewSchema:
-    """A schema of a graph API, by the root path of its service."""
+    """A schema of a graph API, with the root path of its service."""
 
     root: str
     digest: str
@@ -464,7 +469,7 @@ class NewSchema:
 
 @dataclass(frozen=True, slots=True)
 class OrgSchema:
-    """A schema that an organisation has."""
+    """A schema of a graph API that an organisation has."""
 
     org_id: str
     root: str
@@ -476,7 +481,7 @@ class OrgSchema:
 
 @dataclass(frozen=True, slots=True)
 class PackedSchemas:
-    """The digest of the schema of each root path, and the compressed bytes of each digest."""
+    """The digest of the schema for each root path, and the compressed schema for each digest."""
 
     digests: Mapping[str, str]
     packed: Mapping[str, bytes]
@@ -484,7 +489,7 @@ class PackedSchemas:
 
 @dataclass(frozen=True, slots=True)
 class SchemaUse:
-    """A version of a ruleset that names a schema."""
+    """A ruleset version whose rules name a schema."""
 
     digest: str
     ruleset: str
@@ -524,7 +529,7 @@ IN_USE_MS: Final = 7 * _DAY_MS  # time after its last use for which a credential
 
 
 class EndingCredential(NamedTuple):
-    """A credential of an enabled application that expires or has expired."""
+    """A credential of an enabled application, with the time at which it expires or has expired."""
 
     app_id: str
     org_id: str
@@ -534,15 +539,15 @@ class EndingCredential(NamedTuple):
     last_used_ms: int | None = None  # None if no use is recorded
 
     def ended_in_use(self, now_ms: int) -> bool:
-        """Return True if the credential has expired, and was used in the week before its end."""
+        """Return True if the credential has expired, and was used in the week before its expiry."""
         last_ms = self.last_used_ms
         return self.ends_ms <= now_ms and last_ms is not None and last_ms >= self.ends_ms - IN_USE_MS
 
 
 class CredentialUses(NamedTuple):
-    """Last use of the credentials of an application.
+    """Times of the last use of an application's credentials.
 
-    An empty id stands for a proxy that did not report which credential was used.
+    An empty credential id stands for proxies that did not report which credential was used.
     """
 
     since_ms: int  # earlier uses were not recorded
@@ -571,9 +576,9 @@ class App:
 
     @property
     def secret_version(self) -> int:
-        """The lowest valid version, or 0 without a secret.
+        """The lowest valid version of the client secrets, or 0 without a valid secret.
 
-        A token of a lower version is revoked.
+        An access token from a secret of a lower version is revoked.
         """
         if not self.secrets:
             return 0
@@ -581,7 +586,7 @@ class App:
 
 
 class AppUsage(NamedTuple):
-    """Use of an application, as far as it was counted."""
+    """Use of an application since the control plane began to count it."""
 
     last_ms: int | None  # time of its newest request; None if it had none since `since_ms`
     requests: int  # number of requests in the given days
@@ -589,7 +594,7 @@ class AppUsage(NamedTuple):
 
 
 class RuleUsage(NamedTuple):
-    """Use of the rules of a ruleset, as far as it was counted."""
+    """Use of the rules of a ruleset since the control plane began to count it."""
 
     since_ms: int  # time at which the ruleset was added, or at which counting began
     rules: Mapping[str, tuple[int, int]]  # hits in the given days, and time of the newest hit
@@ -599,7 +604,8 @@ class RuleUsage(NamedTuple):
 class Stop:
     """An emergency stop, which refuses requests until it is lifted.
 
-    It covers an application, an organisation (no application) or everything (neither).
+    The stop covers one application, all of an organisation (without an application) or everything (without
+    both).
     """
 
     org_id: str | None
@@ -611,7 +617,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class EndedCredentials:
-    """Recently expired credentials of one application, so that a proxy can name this reason for a refusal."""
+    """Recently expired credentials of one application, so that a proxy can give this reason for a refusal."""
 
     secret: AppSecret | None
     others: tuple[AppCredential, ...]
@@ -626,7 +632,7 @@ class EndedCredentials:
 
 @dataclass(frozen=True, slots=True)
 class SyncContent:
-    """The content that one proxy receives: organisations, applications, rulesets, stops, and its version."""
+    """Sync content for one proxy: organisations, applications, rulesets, emergency stops, and its version."""
 
     version: str
     generated_ms: int
@@ -645,14 +651,14 @@ class SyncContent:
 
 
 class Gap(NamedTuple):
-    """Sequence numbers that were never received, both ends included."""
+    """Range of sequence numbers that the control plane never received, from `first` to `last`."""
 
     first: int
     last: int
 
 
 class Losses(NamedTuple):
-    """Faults of a proxy's trail that no operator has acknowledged, in events."""
+    """Unacknowledged faults of a proxy's audit trail, such as lost events, each as a number of events."""
 
     missing: int = 0  # sequence numbers below the highest that were never received
     repeated: int = 0  # events with duplicate sequence numbers
@@ -689,7 +695,7 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedNumbers:
-    """Sequence numbers of an organisation's events that one proxy delivered, acknowledged losses included."""
+    """Sequence numbers of an organisation's events that one proxy delivered, with acknowledged losses."""
 
     highest: int
     gaps: tuple[Gap, ...]
@@ -708,7 +714,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The part of a heartbeat that lists and counts need."""
+    """The parts of a heartbeat that lists and counts of proxies need."""
 
     health: Literal["ok", "degraded", "failed", "ended"] = "ok"  # health that the proxy reports itself
     rulesets: Mapping[str, int] = field(default_factory=dict)  # versions that it enforces
@@ -779,17 +785,20 @@ class Operator:
     link: LinkedPerson | None = None  # None if no person is linked, as for operators from a provider
 
     def may_act(self, now_ms: int) -> bool:
-        """Return whether the operator is enabled, and its roles are still valid."""
+        """Return whether the operator is enabled and the operator's roles are still valid."""
         return self.enabled and not self.roles_ended(now_ms)
 
     def roles_ended(self, now_ms: int) -> bool:
-        """Return whether roles of the identity provider have expired, until the operator signs in again."""
+        """Return whether the operator's roles from an identity provider have expired.
+
+        A new sign-in renews them.
+        """
         return self.provided is not None and now_ms >= self.provided.roles_until_ms
 
 
 @dataclass(frozen=True, slots=True)
 class ProvidedRole:
-    """A role that a mapping gives in an organisation, or in EVERY_ORG."""
+    """A role that a mapping of an identity provider's claim gives in an organisation, or in EVERY_ORG."""
 
     org_id: str
     role: Role
@@ -814,7 +823,7 @@ class OperatorToken:
 
 @dataclass(frozen=True, slots=True)
 class NewLogLine:
-    """An action that an operator is about to take."""
+    """A new line of the operator log, for an action that an operator is about to take."""
 
     operator: str
     address: str
@@ -824,7 +833,7 @@ class NewLogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogBound:
-    """The number of lines of one name and operation that are enough from a time on."""
+    """The most lines of one name and one operation that the operator log keeps since a time."""
 
     since_ms: int
     most: int
@@ -846,9 +855,9 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """A choice of lines of the operator log.
+    """A selection of lines of the operator log.
 
-    Each None means no restriction.
+    A condition that is None does not restrict the lines.
     """
 
     limit: int
@@ -869,7 +878,7 @@ class LogQuery:
 
 @dataclass(frozen=True, slots=True)
 class SignInKeys:
-    """Digests by which failed sign-ins are counted."""
+    """Digests of address and name, by which failed sign-ins are counted."""
 
     address: bytes
     name: bytes | None = None
@@ -877,7 +886,7 @@ class SignInKeys:
 
 
 class AttemptLimit(NamedTuple):
-    """The number of failed sign-ins with this key after which the next one must wait."""
+    """The number of failed sign-ins with a key, after which the next sign-in must wait."""
 
     what: Literal["address", "name", "pair"]
     key: bytes
@@ -886,7 +895,7 @@ class AttemptLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A control plane, as it describes itself."""
+    """A running control plane, as it describes itself in the store."""
 
     instance_id: str
     name: str  # host and process
@@ -909,7 +918,7 @@ What = Literal["changed", "removed", "inserted", "reordered", "truncated", "forg
 
 
 class Misfit(msgspec.Struct, rename="camel", frozen=True):
-    """The first mismatch in a chain."""
+    """The first place at which the audit chain or its events do not match."""
 
     what: What
     explanation: str
@@ -920,7 +929,7 @@ class Misfit(msgspec.Struct, rename="camel", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The progress of a walk along a chain."""
+    """The progress of a verification along the audit chain."""
 
     number: int = 0
     link: bytes = BEFORE_THE_FIRST
@@ -931,17 +940,17 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Purges:
-    """The times of an organisation's purges: of the last one, and of the last receipt of a purged event."""
+    """The time of an organisation's last purge, and of the last receipt of an event that was purged."""
 
     last_ms: int
     received_ms: int
 
     @property
     def until_ms(self) -> int:
-        """Return the time after which no purged event happened.
+        """Return the time after which no purged event happened, by the event's own time.
 
-        Each purged event was older than the shortest retention. It also happened before its receipt, unless a
-        clock was ahead.
+        Each purged event was older than the shortest retention. Each purged event also happened before its
+        receipt, unless a clock was ahead.
         """
         return min(self.received_ms + MOST_AHEAD_MS, self.last_ms - RETENTION_MS["base"])
 
@@ -962,7 +971,7 @@ class ChainCheck:
 
 
 class ArchiveRange(NamedTuple):
-    """Consecutive whole blocks of all organisations."""
+    """Consecutive whole blocks of events, of all organisations, for an archive."""
 
     upto: int  # position of the last event
     is_full: bool  # the range has as much as may be written at once
@@ -971,7 +980,7 @@ class ArchiveRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainedBlock:
-    """The remaining events of a chained block."""
+    """The remaining events of a block that the audit chain covers."""
 
     events: tuple[bytes | None, ...]  # None: the event is gone, or the block is damaged
     digests: tuple[bytes, ...]  # SHA-256 of each event as it was received
@@ -987,7 +996,7 @@ class ChainedLink(NamedTuple):
 
 
 class LinkSpan(NamedTuple):
-    """Links of an organisation's chain by number."""
+    """A range of links in an organisation's audit chain, by their numbers."""
 
     after: int  # number of the link before the first; 0 if there is none
     upto: int
@@ -995,9 +1004,9 @@ class LinkSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GivenOut:
-    """A range of the outbox that is written as one.
+    """A range of events that an index or an archive writes together.
 
-    The store saves it before the first attempt.
+    The store saves the range before the first attempt to write its events.
     """
 
     after: int
@@ -1006,18 +1015,18 @@ class GivenOut:
 
 
 class OutboxStore(Protocol):
-    """The events that an index has not received yet, in the order in which the store received them."""
+    """The events that a search index has not received yet, in the order in which the store received them."""
 
     async def events_after(self, position: int, limit: int) -> list[StoredEvent]: ...
     async def last_position(self) -> int:
-        """Return the position of the newest event that was ever stored."""
+        """Return the position of the newest event that the store ever had."""
 
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
     async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
-        """Return the range that the index receives next, the same until finish().
+        """Return the range of events that the index receives next, which is the same until finish().
 
-        Return None if the index has that range already.
+        Return None if the index has that range of events already.
         """
 
     async def finish(self, index: str, given: GivenOut) -> None: ...
@@ -1028,19 +1037,19 @@ class AuditStore(OutboxStore, Protocol):
     """Storage of audit events and of the reports of proxies."""
 
     async def commit_batch(self, batch: NewBatch, limits: RateLimits) -> Outcome:
-        """Store a batch, which is durable on return.
+        """Store a batch of audit events, which is durable on return.
 
-        A refused batch changes nothing.
+        The store changes nothing for a batch that it refuses.
         """
 
     async def event(self, org_id: str, event_id: str) -> StoredEvent | None: ...
     async def blocks_between(
         self, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
     ) -> BlockSlice:
-        """Return events of the organisation from about that time, some MB, the latest blocks first."""
+        """Return events of the organisation from about that time range, some MB, the latest blocks first."""
 
     async def count_between(self, org_id: str, from_ms: int, to_ms: int) -> int:
-        """Return the approximate number of those events."""
+        """Return the approximate number of the organisation's events between two times."""
 
     async def add_heartbeat(
         self, proxy_id: str, body: str, skew_ms: int | None = None, said: Said = NOTHING_SAID
@@ -1049,14 +1058,14 @@ class AuditStore(OutboxStore, Protocol):
     async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]: ...
     async def metrics(self, proxy_id: str, limit: int) -> list[Report]: ...
     async def latest_reports(self, proxy_ids: Sequence[str], windows: int) -> Mapping[str, LatestReports]:
-        """Return the newest heartbeat and the newest metrics of each proxy, all of one moment."""
+        """Return the newest heartbeat and the newest metrics of each proxy, read at one moment."""
 
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]: ...
     async def received_numbers(self, org_id: str, gap_limit: int) -> Mapping[str, ReceivedNumbers]:
-        """Return the sequence numbers of the organisation's events that were received, by proxy."""
+        """Return, by proxy, the sequence numbers of the organisation's events that the store has received."""
 
     async def losses(self, proxy_ids: Sequence[str]) -> Mapping[str, Losses]:
-        """Return the unacknowledged losses of each proxy, of all its organisations together."""
+        """Return the unacknowledged losses of each proxy, summed over all its organisations."""
 
     async def losses_of_org(self, org_id: str) -> Losses:
         """Return the losses of the organisation's events at all proxies, including acknowledged ones."""
@@ -1064,83 +1073,86 @@ class AuditStore(OutboxStore, Protocol):
     async def acknowledge_losses(
         self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None
     ) -> Losses:
-        """Acknowledge the current losses of the organisation and return them.
+        """Acknowledge the current losses of the organisation's events at the proxy, and return them.
 
-        Raise Conflict if they are not the expected ones.
+        Raise Conflict if the current losses differ from the expected losses.
         """
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
-        """Delete up to `limit` events that happened and were received before `before_ms`.
+        """Delete up to `limit` events whose receipt and whose own time are before `before_ms`.
 
-        Also delete events that were received before it with a time ahead of their receipt. Return the number
-        of deleted events.
+        Also delete events that were received before `before_ms` and whose own time is later than their
+        receipt. Return the number of deleted events.
         """
 
     async def received_before(self, org_id: str, before_ms: int) -> int:
         """Return the position of the organisation's last event that was received before `before_ms`."""
 
     async def received_at(self, position: int) -> int | None:
-        """Return the time at which the event at that position was received, in ms, or None if it is gone."""
+        """Return the time in ms at which the event at that position was received, or None if it is gone."""
 
     async def correct_receipts(self, org_id: str, now_ms: int) -> int:
-        """Set receipts that lie in the future to the current time, and return the number of blocks."""
+        """Set receipt times that lie in the future to the current time.
+
+        Return the number of changed blocks.
+        """
 
     async def purge_batches(self, now_ms: int, limit: int) -> int:
-        """Remove up to `limit` batch ids that need not be kept any longer, and return their number."""
+        """Remove up to `limit` batch ids that the store need not keep any longer, and return their number."""
 
 
 class ArchiveSource(Protocol):
-    """The part of the store that an archive is made from."""
+    """The part of the store from which an archive is written."""
 
     async def archive_range(self, after: int) -> ArchiveRange | None:
-        """Return the blocks after the position that may be written at once, or None if there are none."""
+        """Return the blocks after the position that an archive may write together, or None."""
 
     async def orgs_between(self, after: int, upto: int) -> list[str]:
         """Return the ids of the organisations whose chains cover blocks between the two positions.
 
-        Deleted blocks count too.
+        Blocks that retention has deleted count, too.
         """
 
     async def links_between(self, org_id: str, after: int, upto: int) -> LinkSpan:
-        """Return the links between the last one for an earlier block and the next one for a later block.
+        """Return the chain links between the last link of an earlier block and the next link of a later one.
 
-        More links of purges may follow the last block later.
+        Later, the chain may get more links of purges after the last block.
         """
 
     async def chained_blocks(self, org_id: str, span: LinkSpan) -> list[ChainedLink]:
-        """Return the first of these links with their blocks, some MB of them."""
+        """Return the first links of the range with their blocks, some MB of them."""
 
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def fix_range(self, archive: str, after: int, upto: int) -> int:
-        """Save the end of the range that the archive writes after the position, and return it.
+        """Save the end of the range that the archive writes after the position, and return this end.
 
-        If an end was saved before, return that one, until the archive requests another range.
+        If an end was saved before, return the saved end, until the archive requests another range.
         """
 
 
 class ChainStore(ArchiveSource, Protocol):
-    """Storage of the hash chains that prove the audit events, one for each organisation."""
+    """Storage of the audit chains, one for each organisation, which prove the audit events."""
 
     def sign_links(self, key: bytes) -> None:
-        """Sign all links from now on."""
+        """Sign all new links of the audit chains from now on."""
 
     async def adopt_blocks(self, org_id: str) -> int:
-        """Chain the next blocks that an earlier release stored, and return the number of their events."""
+        """Add the next blocks of an earlier release to the chain, and return the number of their events."""
 
     async def chained_orgs(self) -> list[str]: ...
     async def chain_head(self, org_id: str) -> ChainHead | None: ...
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def chain_receipts(self, org_id: str, after: int, last: int) -> tuple[int, int] | None:
-        """Return the times of the first and the last receipt in these links, or None if there is none."""
+        """Return the first and the last receipt time of the blocks of these links, or None."""
 
     async def chain_purges(self, org_id: str) -> Purges | None:
-        """Return the times of purges that the chain records, or None if nothing was purged."""
+        """Return the times of purges that the organisation's chain records, or None without a purge."""
 
     async def chain_has(self, org_id: str, link: bytes) -> bool: ...
     async def walk_chain(
         self, org_id: str, reached: Reached, last: int, key: bytes
     ) -> tuple[Reached, Misfit | None]:
-        """Verify the next links, up to number `last`, and stop before the first mismatch."""
+        """Verify the next chain links up to number `last`, and stop before the first mismatch."""
 
     async def mismatch_at_chain_end(self, org_id: str) -> Misfit | None:
         """Return a mismatch of events that no link covers, although each event is stored with a link."""
@@ -1152,12 +1164,12 @@ class ChainStore(ArchiveSource, Protocol):
 class RegistryStore(Protocol):
     """Storage of the objects that operators create.
 
-    Every method that changes something is durable on return. The row that it returns is the row after the
+    Each change is durable when its method returns. A method that changes a row returns the row after the
     change.
 
-    The `find_` methods return the rows that have the reference as their id or name, spelled exactly so. An
-    application also has its client id. A name is unique in an organisation, so without an organisation there
-    may be several rows.
+    The `find_` methods return the rows whose id or name is exactly the given reference. The reference of an
+    application can also be its client id. A name is unique within an organisation, so without an organisation
+    there may be several rows.
     """
 
     async def add_org(self, org: Org) -> None: ...
@@ -1174,27 +1186,30 @@ class RegistryStore(Protocol):
     async def set_proxy_credentials(
         self, proxy_id: str, keys: NewKeys, expected: int | None, overlap_ms: int = 0
     ) -> None:
-        """Replace the keys of a proxy.
+        """Replace the current keys of a proxy.
 
-        The old keys are accepted for the overlap. Raise Conflict if they are not of the expected version.
+        The old keys stay valid for the time `overlap_ms`. Raise Conflict if the current keys do not have the
+        version `expected`.
         """
 
     async def note_key_use(self, api_key_digest: bytes, address: str) -> KeyUse | None:
-        """Note a call with this key, and return None if the key is gone.
+        """Note a call with this key of a proxy, and return None if the key does not exist any more.
 
-        The first call shortens the time of older keys. Any call ends the retirement of a proxy.
+        The first call with a new key sets an earlier end for the older keys. A call with any key ends the
+        retirement of its proxy.
         """
 
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy: ...
     async def grant(self, proxy_id: str, org_id: str) -> Proxy: ...
     async def revoke(self, proxy_id: str, org_id: str) -> Proxy: ...
     async def proxies(self, org_id: str | None) -> list[Proxy]:
-        """Return all proxies, or those that serve the organisation, by name."""
+        """Return all proxies, or those that serve the organisation, sorted by name."""
 
     async def hands_of_proxies(self) -> Mapping[str, str]:
-        """Return, by proxy id, the owner of the keys of each proxy that is in use.
+        """Return, by proxy id, the holder of the keys of each proxy that is in use.
 
-        All proxies of an enrolment token have the same owner. Each proxy that an operator added has its own.
+        All proxies of one enrolment token have the same holder. Each proxy that an operator added is a holder
+        of its own.
         """
 
     async def find_proxies(self, reference: str) -> list[Proxy]: ...
@@ -1208,11 +1223,12 @@ class RegistryStore(Protocol):
         schemas: Mapping[str, str] = NO_NAMES,
         approval: Approval | None = None,
     ) -> tuple[Ruleset, Applied]:
-        """Store a new version of the ruleset, unless text and schemas are the active ones.
+        """Store a new version of the ruleset, unless its text and schemas are those of the active version.
 
-        Return the changes. `schemas` gives the digest of each root path whose names the rules use. Raise
-        Conflict unless those are the current ones of the organisation. Raise SecondPersonNeeded if the
-        organisation needs one and no approval is given, as `roll_back`, `bind_app` and `promote_shadow` do.
+        Return the changes. `schemas` gives the digest of the schema for each root path whose names the rules
+        use. Raise Conflict unless these schemas are the current schemas of the organisation. Raise
+        SecondPersonNeeded if the organisation requires a second person and `approval` is None, as
+        `roll_back`, `bind_app` and `promote_shadow` do.
         """
 
     async def roll_back(
@@ -1223,12 +1239,12 @@ class RegistryStore(Protocol):
         expected: int | None,
         approval: Approval | None = None,
     ) -> Ruleset:
-        """Store a new version with the text and the schemas of an older one."""
+        """Store a new version of a ruleset with the text and the schemas of an older version."""
 
     async def rulesets(self, org_id: str | None) -> list[Ruleset]: ...
     async def find_rulesets(self, reference: str, org_id: str | None) -> list[Ruleset]: ...
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
-        """Return all versions, newest first."""
+        """Return all versions of a ruleset, newest first."""
 
     async def ruleset_text(self, ruleset_id: str, version: int) -> str | None: ...
     async def add_app(self, app: App) -> None: ...
@@ -1251,16 +1267,17 @@ class RegistryStore(Protocol):
         *,
         expected_ruleset_id: str | None = None,
     ) -> App:
-        """Make the shadow ruleset the application's own.
+        """Make the shadow ruleset of the application its active ruleset.
 
-        Raise NotFound without a shadow ruleset, and Conflict if its name is not the expected one.
+        Raise NotFound if the application has no shadow ruleset, and Conflict if the ruleset's name is not the
+        expected name.
         """
 
     async def add_stop(self, stop: Stop) -> Stop:
-        """Add a stop, and return the active one: the earlier stop, if there was one."""
+        """Add an emergency stop. Return the active stop, which is an earlier one if there was one."""
 
     async def lift_stop(self, org_id: str | None, app_id: str | None) -> bool:
-        """Lift the stop, and return whether there was one."""
+        """Lift the emergency stop, and return whether there was a stop."""
 
     async def stops(self) -> list[Stop]: ...
     async def rotate_secret(
@@ -1271,9 +1288,9 @@ class RegistryStore(Protocol):
         expected: int | None,
         expires_ms: int | None = None,
     ) -> App:
-        """Add a secret that is valid until `expires_ms`, or for ever if that is None.
+        """Add a client secret that is valid until `expires_ms`, or for ever if `expires_ms` is None.
 
-        Raise Conflict if the newest secret is not the expected one.
+        Raise Conflict if the newest client secret does not have the version `expected`.
         """
 
     async def apps(self, org_id: str | None) -> list[App]: ...
@@ -1281,24 +1298,24 @@ class RegistryStore(Protocol):
     async def sync_content(
         self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits, generation: int | None = None
     ) -> SyncContent | str:
-        """Return the content for the proxy, or only its version if the proxy has that version already.
+        """Return the sync content for the proxy, or only its version if the proxy has that version already.
 
-        `generation` is that of the registry, if the caller has just read it.
+        `generation` is the generation of the registry, if the caller has just read it.
         """
 
     async def sync_version(
         self, proxy_id: str, limits: RateLimits, generation: int | None = None
     ) -> str | None:
-        """Return the version of the proxy's content, or None until the proxy has requested the content."""
+        """Return the version of the proxy's sync content, or None until the proxy has requested it."""
 
     async def master_key_check(self, sealed: bytes) -> bytes:
-        """Return the text that is sealed with the store's master key.
+        """Return the check text of the store, which is sealed with the store's master key.
 
-        At the first start, store `sealed`.
+        At the first start, store `sealed` as the check text.
         """
 
     async def has_master_key(self) -> bool:
-        """Return whether any text was ever sealed with the master key."""
+        """Return whether the master key has ever sealed a text of this store."""
 
     async def replace_master_key_check(self, sealed: bytes) -> None: ...
 
@@ -1306,21 +1323,21 @@ class RegistryStore(Protocol):
 class CredentialStore(Protocol):
     """Storage of the credentials of all applications.
 
-    Client secrets have ids too (`controlplane.names.secret_id`). Each change raises NotFound if the
-    application or its credential is gone.
+    Client secrets have credential ids too (`controlplane.names.secret_id`). Each method that changes
+    something raises NotFound if the application or its credential was deleted.
     """
 
     async def add_credential(self, app_id: str, credential: AppCredential, identity: str) -> App:
         """Add a credential to an application.
 
         Raise AlreadyExists if the application has a credential of this kind with the same identity. Raise
-        Conflict if it has too many.
+        Conflict if the application has as many credentials as are allowed.
         """
 
     async def end_credential(self, app_id: str, credential_id: str, ends_ms: int) -> App:
-        """Set the end of a credential.
+        """Set the time at which a credential expires.
 
-        Secrets that are older than a secret end no later than it.
+        Client secrets that are older than a secret expire no later than that secret.
         """
 
     async def remove_credential(self, app_id: str, credential_id: str) -> App: ...
@@ -1328,42 +1345,42 @@ class CredentialStore(Protocol):
     async def ending_credentials(
         self, org_ids: Collection[str] | None, until_ms: int
     ) -> list[EndingCredential]:
-        """Return the credentials of enabled applications that end before that time, the soonest first."""
+        """Return the credentials of enabled applications that expire before that time, sorted by expiry."""
 
 
 class EnrolmentStore(Protocol):
-    """Storage of tokens with which proxies enrol themselves, and of these proxies."""
+    """Storage of enrolment tokens, and of the proxies that enrolled with them."""
 
     async def add_enrolment_token(self, token: EnrolmentToken, digest: bytes) -> None: ...
     async def enrolment_tokens(self) -> list[EnrolmentToken]:
-        """Return all tokens, the newest first."""
+        """Return all enrolment tokens, the newest first."""
 
     async def find_enrolment_tokens(self, reference: str) -> list[EnrolmentToken]: ...
     async def enrolment_token(self, digest: bytes) -> EnrolmentToken | None: ...
     async def revoke_enrolment_token(self, token_id: str, *, with_proxies: bool) -> EnrolmentToken:
-        """Revoke the token in one transaction.
+        """Revoke the enrolment token in one transaction.
 
-        If requested, also disable the proxies that it enrolled.
+        If `with_proxies` is True, also disable the proxies that enrolled with the token.
         """
 
     async def proxies_by_token(self, token_id: str) -> list[Proxy]: ...
     async def enrol(
         self, enrolment: Enrolment, keys_for: Callable[[str], NewKeys]
     ) -> Enrolled | EnrolmentRefusal | TooSoon:
-        """Add the proxy that enrols.
+        """Add the proxy that requests an enrolment.
 
-        If a proxy with this enrolment id exists and was never seen, give it new keys instead. `keys_for`
-        makes the keys of the proxy with an id.
+        If a proxy with this enrolment id exists and never sent a request, give it new keys instead.
+        `keys_for` makes the keys of a proxy from its proxy id.
         """
 
     async def renew_keys(self, renewal: Renewal, keys: NewKeys) -> Enrolled | RenewalRefusal | TooSoon:
-        """Replace the keys of a proxy that came by a token.
+        """Replace the keys of a proxy that enrolled with a token.
 
-        The keys that signed the request must be renewable.
+        Return a RenewalRefusal if the keys that signed the request can't be renewed.
         """
 
     async def retire_silent(self, now_ms: int) -> int:
-        """Retire some of the proxies that were silent for as long as their token allows.
+        """Retire some of the proxies that were silent for as long as their enrolment token allows.
 
         Return their number.
         """
@@ -1372,23 +1389,26 @@ class EnrolmentStore(Protocol):
 class SchemaStore(Protocol):
     """Storage of schemas of graph APIs.
 
-    Changes are durable on return.
+    Changes of schemas are durable when a method returns.
     """
 
     async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
-        """Make a schema the current one of its root path in each organisation.
+        """Make a schema the current schema of its root path in each organisation.
 
-        Return the digest that was current before, by organisation. Raise Conflict if an organisation would
-        have too many schemas. The earlier schema stays stored, and so does each schema that a version of a
-        ruleset names.
+        Return, by organisation, the digest of the schema that was current before. Raise Conflict if an
+        organisation would have too many schemas. The earlier schema stays stored, and so does each schema
+        that a ruleset version names.
         """
 
     async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:
-        """Return all schemas, the current one of each root path first."""
+        """Return all schemas, of the organisation if it is given.
+
+        The current schema of each root path comes first.
+        """
 
     async def current_schemas(self, org_id: str) -> PackedSchemas: ...
     async def version_schemas(self, ruleset_id: str, version: int) -> PackedSchemas:
-        """Return the schemas that a version of a ruleset names."""
+        """Return the schemas that a ruleset version names."""
 
     async def packed_schema(self, digest: str) -> bytes | None: ...
     async def schema_uses(self, org_id: str, root: str) -> list[SchemaUse]:
@@ -1398,7 +1418,7 @@ class SchemaStore(Protocol):
 class OperatorStore(Protocol):
     """Storage of operators and of the operator log.
 
-    Changes are durable on return.
+    Changes are durable when a method returns.
     """
 
     async def add_operator(self, operator: Operator) -> None: ...
@@ -1407,55 +1427,55 @@ class OperatorStore(Protocol):
         """Return the operator with this id or name, ignoring case."""
 
     async def set_password(self, operator_id: str, password_hash: str | None) -> None:
-        """Set the password, which ends the operator's sessions."""
+        """Set the password of an operator, which ends the operator's sessions."""
 
     async def set_operator_enabled(self, operator_id: str, enabled: bool) -> None:
-        """Enable or disable the operator, which ends its sessions.
+        """Enable or disable an operator. The change ends the operator's sessions.
 
-        Raise Conflict if no admin over all organisations would be left.
+        Raise Conflict if the change would leave no admin over all organisations.
         """
 
     async def set_role(self, operator_id: str, org_id: str, role: Role) -> None:
-        """Set a role of the operator.
+        """Set the role of the operator in an organisation.
 
-        Raise Conflict if no admin over all organisations would be left.
+        Raise Conflict if the change would leave no admin over all organisations.
         """
 
     async def remove_role(self, operator_id: str, org_id: str) -> None:
-        """Remove a role of the operator.
+        """Remove the role of the operator in an organisation.
 
-        Raise Conflict if no admin over all organisations would be left.
+        Raise Conflict if the change would leave no admin over all organisations.
         """
 
     async def operator_of_subject(self, issuer: str, subject: str) -> Operator | None: ...
     async def operator_linked_to(self, issuer: str, subject: str) -> Operator | None: ...
     async def link_operator(self, operator_id: str, issuer: str, subject: str) -> None:
-        """Replace the link of a local operator.
+        """Replace the link of a local operator to a person of an identity provider.
 
         Raise AlreadyExists if the person is linked to another operator.
         """
 
     async def link_first_sign_in(self, operator_id: str, issuer: str, subject: str) -> bool:
-        """Link a local operator that has neither a link nor a password.
+        """Link a local operator to a person if the operator has neither a link nor a password.
 
-        Return False if it has one.
+        Return False if the operator has a link or a password.
         """
 
     async def unlink_operator(self, operator_id: str) -> None:
-        """Remove the link of a local operator, whose sessions end."""
+        """Remove the link of a local operator to a person, and end the operator's sessions."""
 
     async def set_provided(
         self, operator_id: str, display_name: str, roles: Sequence[ProvidedRole], until_ms: int
     ) -> None:
-        """Replace all roles of an operator from the provider.
+        """Replace all roles of an operator from an identity provider.
 
-        Without a role, its sessions end.
+        If the operator has no role any more, the operator's sessions end.
         """
 
     async def add_session(self, digest: bytes, operator_id: str, password_hash: str | None = None) -> bool:
-        """Add a session, unless the operator's password has changed.
+        """Add a sign-in session, unless the operator's password has changed.
 
-        A new password ends the sessions of the old one.
+        A new password ends the sessions that began with the old password.
         """
 
     async def session(self, digest: bytes) -> Session | None: ...
@@ -1467,7 +1487,7 @@ class OperatorStore(Protocol):
     async def token(self, digest: bytes) -> OperatorToken | None: ...
     async def remove_token(self, token_id: str) -> None: ...
     async def begin_log_line(self, record: NewLogLine) -> int:
-        """Add a line without an outcome, and return its position."""
+        """Add a line without an outcome to the operator log, and return its position."""
 
     async def end_log_line(
         self, position: int, outcome: str, org_ids: Sequence[str], result: str | None = None
@@ -1475,18 +1495,19 @@ class OperatorStore(Protocol):
     async def add_sign_in_line(
         self, record: NewLogLine, outcome: str, bound: LogBound | None, org_ids: Sequence[str] = ()
     ) -> None:
-        """Add a complete line, unless the bound on lines is reached."""
+        """Add a complete line to the operator log, unless the log has as many lines as `bound` allows."""
 
     async def operator_log(self, query: LogQuery) -> list[LogLine]: ...
     async def purge_record(self, before_ms: int, limit: int) -> int: ...
     async def begin_attempt(self, keys: SignInKeys, limits: Sequence[AttemptLimit], window_ms: int) -> int:
-        """Count a sign-in as failed until it is forgiven, and return 0.
+        """Count a sign-in as failed until `forgive_attempt`, and return 0.
 
-        If a limit is reached, write nothing, and return the milliseconds until the next attempt counts.
+        If a limit is reached, write nothing. Return the milliseconds until a sign-in attempt is allowed
+        again.
         """
 
     async def forgive_attempt(self, keys: SignInKeys) -> None:
-        """Delete the newest attempt, which succeeded, and the failures of the name at the address."""
+        """Delete the newest sign-in attempt, which succeeded, and the failures of its name at its address."""
 
 
 class UsageStore(Protocol):
@@ -1495,14 +1516,14 @@ class UsageStore(Protocol):
     async def app_usage(self, app_ids: Sequence[str], from_day: int) -> Mapping[str, AppUsage]: ...
     async def rule_usage(self, ruleset_id: str, from_day: int) -> RuleUsage: ...
     async def oldest_events(self, org_ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the time of the oldest event of each organisation that has events, in ms."""
+        """Return the time in ms of the oldest event of each organisation that has events."""
 
     async def purge_usage(self, before_day: int) -> int:
-        """Delete counts of earlier days, and return their number."""
+        """Delete the use counts of days before `before_day`, and return their number."""
 
 
 class ListStore(Protocol):
-    """Storage that returns pages of lists."""
+    """Storage whose lists are returned page by page."""
 
     async def list_orgs(self, query: ListQuery) -> ListPage[Org]: ...
     async def list_proxies(
@@ -1510,7 +1531,7 @@ class ListStore(Protocol):
     ) -> ListPage[Proxy]:
         """Return a page of the proxies that serve one of the query's organisations.
 
-        `fleet` is needed to sort and choose by health.
+        `fleet` is needed to sort the list or select proxies by health.
         """
 
     async def list_rulesets(self, query: ListQuery) -> ListPage[RulesetSummary]: ...
@@ -1518,70 +1539,73 @@ class ListStore(Protocol):
     async def list_operators(
         self, query: ListQuery, name: str | None, org_id: str | None = None
     ) -> ListPage[Operator]:
-        """Return a page of operators.
+        """Return a page of the list of operators.
 
-        It has the operator of that name, and those with a role in one of the query's organisations. `org_id`
-        restricts the page to those with a role there or in every organisation.
+        The page has the operator of that name, and operators with a role in one of the query's organisations.
+        `org_id` restricts the page to operators with a role in that organisation or in every organisation.
         """
 
     async def count_proxies(
         self, bounds: HealthBounds, org_ids: frozenset[str] | None, search: str | None = None
     ) -> Mapping[Health, int]:
-        """Return the number of proxies of each health.
+        """Return the number of proxies with each state of health.
 
-        Only proxies that are not retired, serve one of the organisations and match the search count.
+        Proxies count only if they are not retired, serve one of the organisations and match the search text.
         """
 
 
 class Peers(Protocol):
-    """The control planes that share the store, as one of them sees them.
+    """The control planes that share the store, as one control plane sees them.
 
-    One of them leads. Each announces the events that it stored.
+    One of the control planes is the leader. Each control plane announces the events that it stored to the
+    other control planes.
     """
 
     @property
     def leads(self) -> bool:
-        """Return whether this control plane leads."""
+        """Return whether this control plane is the leader."""
 
     async def until_leading(self) -> None: ...
     async def until_not_leading(self) -> None: ...
     def announce(self) -> None:
-        """Announce soon that events were stored here."""
+        """Announce soon to other control planes that this one has stored events."""
 
     async def run(self, on_events: Callable[[], None]) -> None:
-        """Try to lead, and call `on_events` when events were stored elsewhere."""
+        """Try to become the leader, and call `on_events` when other control planes stored events."""
 
     async def close(self) -> None: ...
 
 
 class InstanceStore(Protocol):
-    """Storage of the control planes that share the store."""
+    """Storage of data about the control planes that share the store."""
 
     @property
     def is_shared(self) -> bool:
         """Return whether several control planes may use the store at once."""
 
     def join(self) -> Peers:
-        """Join the control planes that share the store.
+        """Join the group of control planes that share the store.
 
-        Raise StoreError if another one uses a store that can't be shared. Close the result after the store.
+        Raise StoreError if another control plane uses a store that can't be shared. Close the returned object
+        after the store.
         """
 
     def use_as(self, instance_id: str) -> None:
         """Set the control plane that uses the store from now on."""
 
     async def note_instance(self, instance: Instance) -> int:
-        """Note that the instance runs, and return the time of the database."""
+        """Record that the control plane runs, and return the time of the database."""
 
     async def remove_instance(self, instance_id: str) -> None: ...
     async def running_instances(self) -> list[RunningInstance]:
-        """Return the recently seen instances, the oldest first."""
+        """Return the control planes that were seen recently, the oldest first."""
 
 
 class TombstoneStore(Protocol):
-    """Deletions, and the tombstones that they leave.
+    """Deletions of objects, and the tombstones that the deletions leave.
 
-    `by` is the operator who deletes. A deletion raises NotFound if the thing is gone already.
+    `by` is the name of the operator who deletes the object. A deletion raises NotFound if the object was
+    deleted already.
     """
 
     async def delete_app(self, app_id: str, by: str) -> Tombstone:
@@ -1590,14 +1614,14 @@ class TombstoneStore(Protocol):
     async def delete_ruleset(self, ruleset_id: str, by: str, expected: int | None) -> Tombstone:
         """Delete a ruleset of an organisation.
 
-        Raise Conflict if it is in use, or if another version than `expected` is active.
+        Raise Conflict if the ruleset is in use, or if its active version is not `expected`.
         """
 
     async def ruleset_users(self, ruleset_id: str) -> list[str]:
         """Return the reasons why the ruleset can't be deleted, for a person."""
 
     async def delete_org(self, org_id: str, by: str) -> Tombstone:
-        """Delete an organisation without applications.
+        """Delete an organisation that has no applications.
 
         Raise Conflict if the organisation has applications.
         """
@@ -1606,22 +1630,22 @@ class TombstoneStore(Protocol):
     async def delete_operator(self, operator_id: str, by: str) -> Tombstone:
         """Delete an operator's account.
 
-        Raise Conflict if it is the last admin over all organisations.
+        Raise Conflict if the operator is the last admin over all organisations.
         """
 
     async def delete_schema(self, org_id: str, root: str) -> str:
-        """Delete a schema, and return the digest of the schema that was current.
+        """Delete the current schema of the root path, and return its digest.
 
-        Raise Conflict if an active ruleset names it.
+        Raise Conflict if an active ruleset names the schema.
         """
 
     async def tombstones(self, ids: Collection[str]) -> list[Tombstone]: ...
     async def tombstones_named(self, name: str) -> list[Tombstone]:
-        """Return the deleted things with exactly that name, the latest first."""
+        """Return the tombstones of deleted objects with exactly that name, the latest first."""
 
     async def tombstones_of(self, kind: TombstoneKind) -> list[Tombstone]: ...
     async def purge_tombstones(self, now_ms: int, log_kept_ms: int) -> int:
-        """Remove the tombstones that nothing names any more, and return their number."""
+        """Remove the tombstones that no stored data names any more, and return their number."""
 
 
 class Store(
@@ -1640,17 +1664,17 @@ class Store(
     NoticeStore,
     Protocol,
 ):
-    """The system of record: all parts of the store together."""
+    """The system of record of the control plane: all parts of the store together."""
 
     async def ping(self) -> None: ...
     async def tally(self, most: int) -> Tally:
-        """Return the facts for external monitoring, about the `most` proxies that need attention most."""
+        """Return the facts for external monitoring, with the `most` proxies that need attention most."""
 
     async def together(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        """Make all changes of the work in one transaction: if one of them fails, none is made.
+        """Make all changes of `work` in one transaction: if one change fails, no change is made.
 
-        The work uses the store that it receives and waits for nothing else. It runs again if the connection
-        to the database was lost before anything was committed.
+        `work` uses the store that it receives as its argument, and waits for nothing else. `work` runs again
+        if the connection to the database was lost before anything was committed.
         """
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The pairs of keys of one proxy: their state, and the time from which one of them may be renewed."""
+"""The pairs of keys of one proxy: their state, and the time from which a pair may be renewed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KeyMaker(StrEnum):
 
 
 class Standing(Enum):
-    """The state of a pair of keys, relative to the other pairs of its proxy."""
+    """The state of a pair of keys, compared with the other pairs of keys of its proxy."""
 
     CURRENT = "the newest pair"
     BEFORE_RENEWAL = "the pair before a renewal whose keys were never used"
@@ -29,7 +29,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeyPairs:
-    """The pairs of keys of a proxy that are accepted now."""
+    """The pairs of keys of a proxy that the control plane accepts now."""
 
     current: bytes  # digest of the API key
     before: bytes | None  # digest of the API key of the earlier pair
@@ -49,10 +49,10 @@ class KeyPairs:
         return Standing.ENDED if self.is_proved else Standing.BEFORE_RENEWAL
 
     def renewal_wait_s(self, standing: Standing, signed_s: int) -> int:
-        """Return the seconds by which a renewal that was signed at this time is too soon, or 0.
+        """Return the seconds by which a renewal with this signed time is too soon, or 0 if it is not.
 
-        Only times that the proxy signed are compared. So a copy of a request is always too soon, no matter
-        when and where it arrives.
+        Only times that the proxy itself signed are compared. So a copy of an earlier request is always too
+        soon, no matter when and where it arrives.
         """
         if self.signed_s is None:
             return 0
@@ -61,7 +61,7 @@ class KeyPairs:
         return max(0, self.signed_s + wait_s - signed_s)
 
     def enrolment_wait_s(self, now_ms: int) -> int:
-        """Return the seconds by which it is too soon to replace keys that were never used, or 0."""
+        """Return the seconds until a repeated enrolment may replace keys that were never used, or 0."""
         wait_ms = _doubled_s(self.repeats) * 1000
         age_ms = abs(now_ms - self.made_ms) if self.made_ms is not None else wait_ms
         return max(0, -((age_ms - wait_ms) // 1000))

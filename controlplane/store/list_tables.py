@@ -1,4 +1,4 @@
-"""The lists of the store, page by page: first the ids of a page, then its rows."""
+"""The lists of the store, page by page: a query for the ids of a page, then a query for its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of the registry's lists in SQL that all engines share: ids of the rows, and their order."""
+"""Pages of the registry's lists, in SQL that all engines share: the ids of a page's rows, and their order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The tables and columns of a list."""
+    """The database tables and columns from which a list is made."""
 
     tables: str  # SQL after FROM
     counted: str  # SQL after FROM, without joins that exclude no row
@@ -32,7 +32,7 @@ class Source:
     parameters: tuple[Any, ...] = ()  # values for the placeholders in `tables`
 
     def holds(self, part: str) -> Condition:
-        """Return the condition that a row matches a search."""
+        """Return the condition that a row of the list matches the search text."""
         compared = [part_of(self.name), *(f"{each} = ?" for each in self.ids)]
         return Condition(" OR ".join(compared), (pattern(part), *(part for _ in self.ids)))
 
@@ -95,7 +95,7 @@ OPERATORS: Final = Source(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The ids of a page's rows."""
+    """The ids of the rows on a page, and the keys of the next and the previous page."""
 
     ids: tuple[str, ...]
     next: Key | None
@@ -107,7 +107,7 @@ class Found:
 def page_of(
     connection: Connection, source: Source, query: ListQuery, further: Sequence[Condition] = ()
 ) -> Found:
-    """Return the page of rows that match the query and all further conditions."""
+    """Return the page of list rows that match the query and all further conditions."""
     wanted = [*_conditions(source, query, connection.dialect), *further]
     values = (*source.parameters, *given(wanted))
     (total,) = connection.row(f"SELECT count(*) FROM {source.counted}{where(wanted)}", values)  # noqa: S608 - our own names
@@ -151,7 +151,7 @@ def _order(keys: Sequence[str], *, descending: bool) -> str:
 
 
 def among(dialect: Dialect, column: str, values: Collection[str]) -> Condition:
-    """Return the condition that the column has one of the values."""
+    """Return the condition that the column has one of these values."""
     return Condition(f"{column} {dialect.among}", (dialect.listed(sorted(values)),))
 
 
@@ -165,7 +165,7 @@ def _conditions(source: Source, query: ListQuery, dialect: Dialect) -> Iterable[
 
 
 def part_of(column: str) -> str:
-    """Return the condition that the column contains a part, whose parameter is made by `pattern`."""
+    """Return the condition that the column contains a text. The function `pattern` makes its parameter."""
     return f"lower({column}) LIKE ? ESCAPE '!'"
 
 

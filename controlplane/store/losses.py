@@ -1,7 +1,8 @@
-"""Losses of a proxy's trail, and the operators' acknowledgements of them.
+"""Losses in the audit trail of a proxy, and the operators' acknowledgements of these losses.
 
-A gap can open only above the highest received number. So one acknowledged number covers every gap up to it
-and no later gap. For faults that are only counted, the acknowledgement holds their count.
+A gap in the sequence numbers can open only above the highest received number. So an acknowledgement stores
+one sequence number, which covers every gap up to that number and no later gap. For faults that are only
+counted, the acknowledgement holds their count.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def losses_of(connection: Connection, proxy_id: str, org_id: str) -> Losses:
 
 
 def losses_of_org(connection: Connection, org_id: str) -> Losses:
-    """Sum the losses of all proxies, acknowledged or not."""
+    """Return the sum of the losses at all proxies, acknowledged or not."""
     row = connection.row(
         "SELECT coalesce((SELECT sum(last - first + 1) FROM sequence_gaps WHERE org_id = ?1), 0)"
         " + coalesce((SELECT sum(unlisted) FROM sequences WHERE org_id = ?1), 0),"
@@ -66,7 +67,7 @@ def acknowledgement_of(connection: Connection, proxy_id: str, org_id: str) -> Ac
 
 
 def implausible_of(connection: Connection, proxy_id: str, org_id: str) -> tuple[int, int | None]:
-    """Return the number of the events with an implausible time, and the time of the last of them."""
+    """Return the number of events with an implausible time, and the time of the last of these events."""
     row = connection.row(
         "SELECT count, latest_ms FROM implausible_times WHERE proxy_id = ? AND org_id = ?",
         (proxy_id, org_id),

@@ -1,10 +1,10 @@
-"""Numbered migrations, each of which runs once, in order, in its own transaction.
+"""Numbered migrations of the store. Each runs once, in order, in its own transaction.
 
-While servers are replaced one by one, a server of the previous release runs on the new schema. So a migration
-only adds tables, columns with a default, or indexes. A release stops using a column or table first, and the
-next release removes it. A migration that a program of schema 18 can run on has this in its name:
-`0019_what.from_18.sql`. The database stores the name. A program refuses a newer schema unless the names of
-all migrations after its own allow it.
+While servers are replaced one by one, a server of the previous release uses the new database schema. So a
+migration only adds tables, columns with a default, or indexes. A release stops using a column or table first,
+and only the next release removes it. If a program of schema 18 can run on a migration, the name of the
+migration says so: `0019_what.from_18.sql`. The database stores the names of its migrations. A program refuses
+a newer schema unless the names of all migrations after its own allow it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _RUNS_FROM: Final = re.compile(r"\.from_(\d+)\.sql")
 
 
 class DatabaseTooNew(StoreError):
-    """A later release than this one wrote the file."""
+    """Error because a later release than this one wrote the store."""
 
 
 def migrate(path: Path) -> None:
-    """Upgrade the file to this release from any earlier one.
+    """Upgrade the SQLite file from any earlier release to this release.
 
-    A new file gets all tables.
+    A new file gets all tables of this release.
     """
     if path.is_dir():  # a container makes a directory for a mounted file that is missing
         raise StoreError(f"{path} is a directory: Store.Path must name a file")
@@ -53,14 +53,14 @@ def _migrations() -> list[tuple[int, str, str]]:
 
 @cache
 def read_migrations(folder: str) -> list[tuple[int, str, str]]:
-    """Return number, name and script of each migration in a folder of this package."""
+    """Return the number, name and script of each migration in a folder of this package."""
     found = [each for each in files("controlplane.store").joinpath(folder).iterdir() if each.is_file()]
     found.sort(key=lambda each: each.name)
     return [(int(each.name.partition("_")[0]), each.name, each.read_text("utf-8")) for each in found]
 
 
 def refusal(applied: Mapping[int, str], known: int) -> str | None:
-    """Return the reason if a program of schema `known` can't run on these migrations, or else None."""
+    """Return why a program of schema `known` can't use these migrations, or None if it can."""
     newer = {number: name for number, name in applied.items() if number > known}
     for name in newer.values():
         least = _RUNS_FROM.search(name)
@@ -70,7 +70,7 @@ def refusal(applied: Mapping[int, str], known: int) -> str | None:
 
 
 def require_usable(what: str, applied: Mapping[int, str], known: int) -> None:
-    """Raise DatabaseTooNew if a program of schema `known` can't run on these migrations."""
+    """Raise DatabaseTooNew if a program of schema `known` can't use a database with these migrations."""
     why = refusal(applied, known)
     if why is not None:
         raise DatabaseTooNew(f"{what}: {why}; upgrade the program or restore a backup of this release")
@@ -96,9 +96,9 @@ def _apply(connection: sqlite3.Connection, number: int, name: str, script: str) 
 
 
 def _statements(script: str) -> list[str]:
-    """Return the script's statements one by one.
+    """Return the SQL statements of a migration script one by one.
 
-    `executescript` would commit the open transaction.
+    SQLite's `executescript` would commit the open transaction.
     """
     statements, current = [], ""
     for line in script.splitlines(keepends=True):
@@ -110,7 +110,7 @@ def _statements(script: str) -> list[str]:
 
 
 def what_to_do(error: sqlite3.Error) -> str:
-    """Return advice for the operator if the file itself is at fault, or else an empty text."""
+    """Return advice for the operator if the SQLite file itself is at fault, or else an empty text."""
     # the file is busy, full or not permitted, but not damaged
     if isinstance(error, sqlite3.OperationalError):
         return ""
@@ -118,14 +118,14 @@ def what_to_do(error: sqlite3.Error) -> str:
 
 
 def newest_known() -> int:
-    """Return the schema version that this release makes."""
+    """Return the number of the newest database schema that this release makes."""
     return _migrations()[-1][0]
 
 
 def _applied(connection: sqlite3.Connection, path: Path) -> dict[int, str]:
-    """Return number and name of each migration that the file has.
+    """Return the number and the name of each migration that the SQLite file has.
 
-    Raise DatabaseTooNew if a newer release wrote the file.
+    Raise DatabaseTooNew if a newer release wrote the SQLite file.
     """
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_version'").fetchone() is None:
         return {}

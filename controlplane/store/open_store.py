@@ -1,4 +1,4 @@
-"""Selects the engine of the store by the settings."""
+"""Opens the store in the database engine that the settings select."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from controlplane.store.sql_store import SqlStore
 async def open_store(
     path: Path, url: str, clock: Clock, master_key: Path | None, *, must_exist: bool = False
 ) -> SqlStore:
-    """Open the database at `url`, or the SQLite file if there is no URL.
+    """Open the store in the database at `url`, or in the SQLite file if `url` is empty.
 
-    Raise StoreError if that fails. The tables are made or upgraded if needed. If the store must exist, no new
-    one is made.
+    Raise StoreError if the store can't be opened. The tables of the store are created or upgraded if needed.
+    With `must_exist`, no new store is made.
     """
     if url:
         require_driver()
@@ -33,6 +33,6 @@ async def open_store(
 
 
 def require_driver() -> None:
-    """Raise StoreError if the driver of PostgreSQL is not installed."""
+    """Raise StoreError if the Python driver for PostgreSQL is not installed."""
     if find_spec("psycopg") is None:
         raise StoreError("Store.Url needs the driver of PostgreSQL: pip install 'graphward[postgresql]'")

@@ -1,4 +1,4 @@
-"""Opens a connection in its own thread, so that a cancelled caller leaves neither of them open."""
+"""Opens a database connection in its own thread, and closes both if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 async def open_in_thread(
     thread: ThreadPoolExecutor, opens: Callable[[], T], closes: Callable[[T], object]
 ) -> T:
-    """Return the result of `opens`, called in the thread, which must be the executor's only one.
+    """Call `opens` in the thread and return its result. The executor must have no other thread.
 
-    If the caller is cancelled or `opens` fails, the connection is closed in the thread, and the thread ends.
+    If the caller is cancelled or `opens` fails, the connection is closed in its thread, and the thread ends.
     """
     opening = thread.submit(opens)
     try:

@@ -391,7 +391,10 @@ class OperatorTables:
 
 
 def operators_of(rows: Iterable[Row]) -> list[Operator]:
-    """Group rows of one role each by operator. Return the operators in the order of the rows."""
+    """Group the rows, each of which has one role, by operator.
+
+    The operators are returned in the order of the rows.
+    """
     held: dict[Row, list[Row]] = {}
     for row in rows:
         found = held.setdefault(tuple(row[:-3]), [])
@@ -420,7 +423,7 @@ def _columns_of(provided: Provided | None) -> tuple[object, ...]:
 
 
 def _conditions(query: LogQuery, dialect: Dialect) -> dict[str, tuple[object, ...]]:
-    """Return the conditions that select the lines, each with its parameters."""
+    """Return the SQL conditions that select lines of the operator log, each with its parameters."""
     orgs = dialect.elements.format("org_ids")
     found: dict[str, tuple[object, ...]] = {}
     if query.past is not None:
@@ -480,7 +483,7 @@ def _add_line(
 def add_whole_line(
     connection: Connection, record: NewLogLine, now_ms: int, org_ids: Sequence[str], result: str
 ) -> None:
-    """Add a line about a change in the same transaction."""
+    """Add a line about a change to the operator log, in the transaction of the change."""
     position = _add_line(connection, record, now_ms, "done", None, org_ids)
     connection.run("UPDATE operator_log SET result = ? WHERE position = ?", (result, position))
 
@@ -502,9 +505,9 @@ def _insert_unique(connection: Connection, sql: str, parameters: Sequence[Any], 
 
 
 def keeping_an_admin(job: Job[T]) -> Job[T]:
-    """Ensure that the change leaves a local admin over all organisations if there was one.
+    """Return a job that fails if it would remove the last local admin over all organisations.
 
-    This admin can make others, and can sign in while the identity provider is unreachable.
+    A local admin can make other admins, and can sign in while the identity provider is unreachable.
     """
 
     def guarded(connection: Connection) -> T:

@@ -1,4 +1,4 @@
-"""The range of the outbox that an index or an archive received, until it is written."""
+"""The range of events that an index or an archive received from the outbox, until it is written."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from controlplane.store.interface import GivenOut
 
 
 def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut | None:
-    """Save the range, and return it.
+    """Save the range of events that an index shall write, and return it.
 
-    If an earlier range is not finished, return that one. Return None if the index is not at the beginning of
-    the range any more, because another process wrote it.
+    If the index has not finished an earlier range, return the earlier range. Return None if the index is not
+    at the beginning of the range any more, because another process wrote the range.
     """
     connection.run(
         "INSERT INTO outbox_cursor (index_name, position) VALUES (?, 0) ON CONFLICT (index_name) DO NOTHING",
@@ -30,9 +30,9 @@ def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut |
 
 
 def finish(connection: Connection, index: str, given: GivenOut) -> None:
-    """Note that the index has the range.
+    """Record that the index has written the range.
 
-    Another process may have done so before.
+    Another process may have recorded the same range before.
     """
     if _holds_cursor(connection, index, given.after):
         connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (given.upto, index))
@@ -40,16 +40,19 @@ def finish(connection: Connection, index: str, given: GivenOut) -> None:
 
 
 def go_back(connection: Connection, index: str, position: int) -> None:
-    """Move back to the position, because the index lacks the later events.
+    """Move the cursor of an index back to the position, because the index lacks the later events.
 
-    These events are given out again under new tokens.
+    The later events are given to the index again, in ranges with new tokens.
     """
     connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (position, index))
     connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))
 
 
 def fix_range(connection: Connection, archive: str, after: int, upto: int) -> int:
-    """Save the end of the archive's range after the position, unless one is saved, and return it."""
+    """Save the end of the archive's range after the position, and return it.
+
+    If an end is saved already, return that end.
+    """
     connection.run(
         "INSERT INTO outbox_ranges (index_name, after_position, upto_position, token) VALUES (?, ?, ?, '')"
         " ON CONFLICT (index_name) DO UPDATE SET after_position = excluded.after_position,"
@@ -62,6 +65,6 @@ def fix_range(connection: Connection, archive: str, after: int, upto: int) -> in
 
 
 def _holds_cursor(connection: Connection, index: str, position: int) -> bool:
-    """Lock the cursor, and return whether it is at this position."""
+    """Lock the cursor of the index, and return whether the cursor is at this position."""
     held = "UPDATE outbox_cursor SET position = position WHERE index_name = ? AND position = ?"
     return connection.count(held, (index, position)) > 0

@@ -1,7 +1,7 @@
-"""Pure: a page of a list as plain values: the query, and the rows that were found.
+"""A page of a list as plain values: the query, and the rows that were found. This module is pure.
 
-The next page begins after the key of the last row, never after a number of rows. Rows that are added or
-removed between two requests therefore neither repeat a row nor omit one.
+The next page begins after the key of the last row, and not after a number of rows. So rows that are added or
+removed between two requests neither repeat a row nor omit a row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Standing = Literal["active", "retired", "any"]
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """A selection of rows of a list, their order and their number."""
+    """A selection of the rows of a list, their order, and the size of the page."""
 
     sort: str = "name"  # one of the list's columns
     descending: bool = False
@@ -64,7 +64,7 @@ class ListPage(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class HealthBounds:
-    """Times from which a proxy counts as late, as `fleet_health` defines them."""
+    """Times from which a proxy counts as late, as the module `fleet_health` defines them."""
 
     now_ms: int
     stale_ms: int  # silence after which a proxy is stale
@@ -75,7 +75,7 @@ class HealthBounds:
 
 @dataclass(frozen=True, slots=True)
 class FleetQuery:
-    """A selection of proxies by their health."""
+    """A selection of proxies by their state of health."""
 
     bounds: HealthBounds
     health: Health | None = None
@@ -101,9 +101,9 @@ EVERY_APP: Final = AppQuery()
 
 
 async def all_rows(read: Callable[[ListQuery], Awaitable[ListPage[R]]], query: ListQuery) -> tuple[R, ...]:
-    """Return the rows of all pages.
+    """Return the rows of all pages of a list.
 
-    Other requests are served between two pages.
+    Between two pages, the control plane serves other requests.
     """
     rows: list[R] = []
     after: Key | None = None

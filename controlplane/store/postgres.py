@@ -10,8 +10,8 @@ from controlplane.store.sql_store import SqlStore
 class PostgresStore(SqlStore):
     @classmethod
     async def open(cls, url: str, clock: Clock, *, must_exist: bool = False) -> PostgresStore:
-        """Connect to the database, and make or upgrade its tables if needed.
+        """Connect to the PostgreSQL database, and create or upgrade the store's tables if needed.
 
-        Raise StoreError if the database can't be used, or if it must have tables and has none.
+        Raise StoreError if the database can't be used, or if it must have the store's tables and has none.
         """
         return cls(await PostgresDatabase.open(url, must_exist=must_exist), clock)

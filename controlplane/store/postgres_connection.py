@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL, as the jobs of the store see it."""
+"""A connection to PostgreSQL in the form in which the store's jobs use it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ POSTGRES: Final = Dialect(
 
 @lru_cache(maxsize=1024)
 def numbered(sql: str) -> str:
-    """Return the statement with `$1` for `?` and for `?1`.
+    """Return the SQL statement with the markers of PostgreSQL, such as `$1` for `?` and for `?1`.
 
-    A plain `?` gets the number after the highest so far.
+    A plain `?` gets the next number after the highest number so far.
     """
     highest = 0
 
@@ -53,16 +53,16 @@ def numbered(sql: str) -> str:
 
 
 class _BoolDumper(Int8BinaryDumper):
-    """Writes a boolean as a number, as in SQLite."""
+    """Sends a boolean to PostgreSQL as a number, as with SQLite."""
 
     def dump(self, obj: object) -> bytes:
         return bytes(super().dump(int(cast(bool, obj))) or b"")
 
 
 class _TextDumper(StrDumper):
-    """Writes a text with a mark for each NUL, a character that PostgreSQL does not store.
+    """Sends a text to PostgreSQL with a mark in place of each NUL, which PostgreSQL does not store.
 
-    Names and ids contain no NUL.
+    The names and ids in the store contain no NUL.
     """
 
     def dump(self, obj: str) -> Any:
@@ -70,14 +70,14 @@ class _TextDumper(StrDumper):
 
 
 class _WholeNumberLoader(NumericBinaryLoader):
-    """Reads the sum of whole numbers as an int."""
+    """Reads a sum of whole numbers from PostgreSQL as an int."""
 
     def load(self, data: Any) -> int:  # type: ignore[override]
         return int(super().load(data))
 
 
 def prepare(raw: psycopg.Connection[TupleRow]) -> None:
-    """Make values convert in both directions as they do with SQLite."""
+    """Make values convert between Python and PostgreSQL as they do with SQLite."""
     for kind, dumper in (
         (int, Int8Dumper),  # a list goes as text
         (int, Int8BinaryDumper),
@@ -90,10 +90,10 @@ def prepare(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 class PostgresConnection:
-    """One transaction as a job sees it.
+    """A connection to PostgreSQL within one transaction, as a job uses it.
 
-    A write runs in a pipeline: statements of `run` and `many` wait for the next result that a job needs, or
-    for the commit. So a batch costs few round trips.
+    A transaction that writes uses a pipeline: `run` and `many` wait only for the next result that a job
+    needs, or for the commit. So the transaction of a batch costs few round trips to the server.
     """
 
     dialect = POSTGRES
@@ -105,9 +105,9 @@ class PostgresConnection:
         self._cursors = 0
 
     def lock(self, numbers: Sequence[tuple[int, bool]]) -> None:
-        """Acquire the locks in this order, where True means shared.
+        """Acquire the database locks in this order. True means a shared lock.
 
-        The same statement reads the time after that.
+        After the locks are acquired, the same statement reads the time.
         """
         taken = (f"pg_advisory_xact_lock{'_shared' if shared else ''}(?)" for _, shared in numbers)
         self._now = self._execute(
@@ -160,7 +160,7 @@ class PostgresConnection:
         return int(self.row("SELECT take_positions(?, ?, ?)", (count, *POSITIONS_LOCKS))[0])
 
     def positions_used(self, last: int) -> None:
-        """Do nothing, because a sequence never returns a position twice."""
+        """Do nothing, because a PostgreSQL sequence never returns a position twice."""
 
     def steady_ms(self) -> int:
         now, self._now = self._now or self._execute(f"SELECT {_NOW}", ()), None

@@ -1,20 +1,22 @@
-"""The PostgreSQL database of the store: threads with a connection each, and locks in place of one writer.
+"""The store's PostgreSQL database: threads with one connection each, and locks so that several can write.
 
-Each write job is one transaction. It acquires its locks first. Each of its statements reads the rows that are
-committed when the statement begins (READ COMMITTED). Another job that could change these rows waits for the
-same lock. So a job that reads before it writes is as exact as with one writer. Jobs of this process that need
-the same lock wait without a thread. So one busy organisation leaves threads to the others.
+Each write job is one transaction. A write job first acquires its locks. Each statement of a job reads the
+rows that are committed when the statement begins (READ COMMITTED). Another job that could change these rows
+waits for the lock that the first job has. So a job that reads before it writes is as exact as with a single
+writer. Jobs of one process that need the same lock wait without using a thread. So an organisation with many
+jobs leaves threads for the jobs of other organisations.
 
-A job runs again only if no change of it can have been committed. If the connection is lost during the commit,
-the caller gets StoreError. The proxy then sends the batch again, and the batch id decides whether it is
-stored again.
+A job runs again only if none of its changes can have been committed. If the connection is lost during the
+commit, the caller gets a StoreError. The proxy then sends the batch again, and the batch id shows whether the
+batch is stored already.
 
-Positions come from a sequence, so a transaction may commit after another one that has a higher position. A
-reader in the order of positions must not pass it. Every transaction that takes positions first acquires the
-shared lock of positions and holds it until its end. A reader reads the sequence, and after that the holders
-of the lock. Each transaction with a position up to the value of the sequence is then one of these holders, or
-has ended. If all these holders have ended, a reader that begins sees all events up to that value: the
-position is settled. Other transactions, and other databases of the server, delay no reader.
+Positions of events come from a sequence, so a transaction may commit after another transaction with higher
+positions. Someone who reads events in the order of positions must not read past the uncommitted positions.
+Every transaction that takes positions first acquires a shared lock for positions and holds the lock until its
+end. A reader reads the value of the sequence first, and then which transactions hold the lock. Each
+transaction with a position up to that value then holds the lock, or has ended. When all these transactions
+have ended, a new reader sees all events up to that value: the position is settled. Transactions without
+positions, and other databases of the server, delay no reader.
 """
 
 from __future__ import annotations
@@ -96,9 +98,9 @@ def _set_up(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 def bring_up_at(url: str, *, must_exist: bool = False) -> None:
-    """Make or upgrade the tables of the database.
+    """Create or upgrade the tables of the store in the PostgreSQL database.
 
-    Raise StoreError if that fails, or if the tables must exist and there are none.
+    Raise StoreError if this fails, or if the tables must exist and the database has none.
     """
     try:
         with connect(url) as raw:
@@ -110,7 +112,7 @@ def bring_up_at(url: str, *, must_exist: bool = False) -> None:
 
 
 class ConnectionThreads:
-    """Threads that each keep a connection, and open a new one if it was lost."""
+    """Threads that each keep a connection to PostgreSQL, and open a new connection if it was lost."""
 
     def __init__(self, url: str, count: int, name: str) -> None:
         self._url = url
@@ -152,7 +154,7 @@ class ConnectionThreads:
 
 
 class _Uncertain(Exception):
-    """The connection was lost while a transaction was committed."""
+    """Error because the connection was lost while a transaction was committed."""
 
 
 class PostgresDatabase:
@@ -175,9 +177,9 @@ class PostgresDatabase:
 
     @classmethod
     async def open(cls, url: str, *, must_exist: bool = False) -> PostgresDatabase:
-        """Connect, and make or upgrade the tables if needed.
+        """Connect to the PostgreSQL database, and create or upgrade the store's tables if needed.
 
-        Raise StoreError if that fails, or if the tables must exist and there are none.
+        Raise StoreError if this fails, or if the tables must exist and the database has none.
         """
         await asyncio.to_thread(bring_up_at, url, must_exist=must_exist)
         return cls(url)
@@ -221,9 +223,9 @@ class PostgresDatabase:
         return await self.write(job, locks)
 
     async def settled(self) -> int:
-        """Look with one thread at a time.
+        """Return the settled position, which one thread at a time reads.
 
-        Callers that wait for a look share the result of the next one.
+        Callers that wait for the read share the result of the next read.
         """
         begun = self._looks_begun
         async with self._look_turn:
@@ -244,7 +246,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _turn(self, locks: Locks) -> AsyncIterator[None]:
-        """Wait for earlier jobs of this process with one of the locks, without using a thread."""
+        """Wait for earlier jobs of this process that use one of the locks, without using a thread."""
         async with AsyncExitStack() as held:
             for lock in locks:
                 if lock.mode == "alone":
@@ -284,9 +286,9 @@ def _as_store_error(address: str, error: psycopg.Error) -> StoreError:
 
 
 def reason(error: psycopg.Error) -> str:
-    """Return the first line of an error.
+    """Return the first line of a PostgreSQL error.
 
-    The driver writes no password there.
+    The PostgreSQL driver writes no password into that line.
     """
     text = (error.diag.message_primary or str(error)).strip().partition("\n")[0]
     return text or type(error).__name__
@@ -320,15 +322,15 @@ def _write(job: Job[T], locks: Locks, raw: psycopg.Connection[TupleRow]) -> T:
 
 
 def _is_lost(raw: psycopg.Connection[TupleRow], error: psycopg.OperationalError) -> bool:
-    """Return whether the connection ended with the error.
+    """Return whether the connection to PostgreSQL ended with the error.
 
-    The server may send the error before it closes the connection.
+    The server may send an error before it closes the connection.
     """
     return raw.closed or (error.sqlstate or "").startswith("57P")
 
 
 def _end(raw: psycopg.Connection[TupleRow]) -> None:
-    """End the transaction, and roll back uncommitted changes."""
+    """End the transaction on the connection, and roll back its uncommitted changes."""
     if not raw.closed and raw.info.transaction_status != TransactionStatus.IDLE:
         try:
             raw.execute(b"ROLLBACK")
@@ -337,7 +339,7 @@ def _end(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 class _Settling:
-    """The settled position, and the transactions that the next one depends on."""
+    """The settled position, and the transactions on which the next settled position depends."""
 
     def __init__(self) -> None:
         self._position = 0
@@ -345,9 +347,9 @@ class _Settling:
         self._holders: frozenset[str] = frozenset()  # the transactions with a position up to `_given`
 
     def position(self, raw: psycopg.Connection[TupleRow]) -> int:
-        """Return the settled position.
+        """Return the settled position of events.
 
-        Wait a moment for transactions that have positions and end soon.
+        Wait a moment for transactions that have taken positions, because they end soon.
         """
         ends = time.monotonic() + _SETTLE_SECONDS
         wanted = self._look(raw)
@@ -357,7 +359,7 @@ class _Settling:
         return self._position
 
     def _look(self, raw: psycopg.Connection[TupleRow]) -> int:
-        """Return the last position that was given out before this call."""
+        """Return the last position that any transaction had taken before this call."""
         ((given,),) = raw.execute(_GIVEN).fetchall()
         rows = psycopg.RawCursor(raw).execute(_HOLDERS, (POSITIONS_LOCKS[0],)).fetchall()
         holders = frozenset(holder for (holder,) in rows)

@@ -1,4 +1,7 @@
-"""Numbered migrations of a PostgreSQL database: one process at a time, each in its own transaction."""
+"""Numbered migrations of a PostgreSQL database, each in its own transaction.
+
+Only one process runs them at a time.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ def has_tables(raw: psycopg.Connection[TupleRow]) -> bool:
 
 
 def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool = False) -> None:
-    """Upgrade the database to this release from any earlier one.
+    """Upgrade the PostgreSQL database from any earlier release to this release.
 
-    An empty database gets all tables. Raise StoreError if a copy into it is unfinished, unless the caller
-    continues the copy.
+    An empty database gets all tables of this release. Raise StoreError if a copy into the database is
+    unfinished, unless the caller continues the copy.
     """
     if not is_copied and raw.execute("SELECT to_regclass(%s)", (MARK,)).fetchone() != (None,):
         raise StoreError(f"{address}: a copy into the database is not finished: run `store copy` again")
@@ -53,9 +56,9 @@ def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool
 
 
 def _lacking(raw: psycopg.Connection[TupleRow], address: str) -> list[tuple[int, str, str]]:
-    """Return the migrations that the database lacks.
+    """Return the migrations of this release that the database lacks.
 
-    Raise DatabaseTooNew if a later release wrote it.
+    Raise DatabaseTooNew if a later release wrote the database.
     """
     known = migrations()
     if not has_tables(raw):

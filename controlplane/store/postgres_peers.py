@@ -1,8 +1,9 @@
-"""Control planes that share a PostgreSQL database: one of them leads, and each announces its new events.
+"""Control planes that share a PostgreSQL database: one is the leader, and each announces its new events.
 
-A control plane leads while it holds a lock of its own session. The lock ends with the session. So another
-control plane gets it if this one dies, stalls or loses its connection. The same session listens for
-announcements. They only make readers look sooner: without them, readers look every few seconds.
+A control plane is the leader while its own database session holds a certain lock. The lock ends when the
+session ends. So another control plane gets the lock if the leader dies, stalls or loses its connection. The
+same session receives the announcements of new events. Announcements only make readers read sooner: without
+announcements, readers look for events every few seconds.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class PostgresPeers:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def close(self) -> None:
-        """Do nothing, because the session ends with `run`."""
+        """Do nothing, because the database session ends with `run`."""
 
     async def _stay(self, session: _Session, on_events: Callable[[], None]) -> None:
         def heard(notice: psycopg.Notify) -> None:
@@ -92,9 +93,9 @@ class PostgresPeers:
             await self._until_something(session)
 
     async def _look(self, session: _Session) -> None:
-        """Try to lead, or check that it still leads, and announce its events.
+        """Try to become the leader, or check that this control plane still is. Then announce its events.
 
-        Announcements of others arrive during the check.
+        Announcements of other control planes arrive during the check.
         """
         # The timer covers a server that does not respond, even while the driver waits for a cancelled query.
         lost = asyncio.get_running_loop().call_later(_LOST_SECONDS, self._lead, False)

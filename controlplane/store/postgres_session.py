@@ -1,4 +1,4 @@
-"""The settings of each session with PostgreSQL, so that either end detects soon that the other is gone."""
+"""The settings of each session with PostgreSQL, so that both sides detect soon that the other is gone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def conninfo(url: str) -> str:
 
 
 def setting_up(**further: str) -> bytes:
-    """Return the statement that gives a session these settings and those of every session."""
+    """Return the SQL statement that gives a session these settings and the settings of every session."""
     settings = (
         f"set_config('{name}', '{value}', false)" for name, value in (_AT_THE_SERVER | further).items()
     )

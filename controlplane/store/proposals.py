@@ -1,4 +1,4 @@
-"""Changes of rules that wait for a second person, and the check that no change bypasses this approval."""
+"""Proposed changes of rules that wait for a second person, and the check that none bypasses approval."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class ProposalTables:
         return await self._database.write_even_if_full(job, REGISTRY)
 
     async def add_proposal(self, proposal: Proposal, most: int = MOST_OPEN) -> None:
-        """Store a proposal for approval.
+        """Store a proposed change of rules for approval.
 
-        It replaces the operator's open proposal of the same kind for that application or ruleset. `most` is
-        the number of proposals that the operator may have open in the organisation.
+        The new proposal replaces an open proposal of the same operator and kind for the application or
+        ruleset. `most` is the number of proposals that the operator may have open in the organisation.
         """
 
         def job(connection: Connection) -> None:
@@ -84,7 +84,7 @@ class ProposalTables:
         return Proposal(*rows[0]) if rows else None
 
     async def proposals(self, org_ids: Collection[str], *, is_open: bool, limit: int) -> list[Proposal]:
-        """Return proposals without their texts, the newest first."""
+        """Return proposals without the texts of their rulesets, the newest first."""
         found: list[Proposal] = []
         state = " AND state = 'open'" if is_open else ""
         for org_id in org_ids:
@@ -96,14 +96,14 @@ class ProposalTables:
         return sorted(found, key=lambda each: (each.proposed_ms, each.proposal_id), reverse=True)[:limit]
 
     async def open_proposals(self) -> list[tuple[str, str]]:
-        """Return organisation and proposer of every open proposal."""
+        """Return the organisation and the proposer of every open proposal."""
         rows = await self._database.fetch("SELECT org_id, proposed_by FROM proposals WHERE state = 'open'")
         return [(org_id, proposed_by) for org_id, proposed_by in rows]
 
     async def reject_proposal(self, decision: Approval) -> None:
         """Reject an open proposal.
 
-        Raise Conflict if the proposal is decided already.
+        Raise Conflict if the proposal was approved or rejected already.
         """
 
         def job(connection: Connection) -> None:
@@ -115,10 +115,11 @@ class ProposalTables:
 def pass_gate(
     connection: Connection, org_id: str, approval: Approval | None, change: Ruleset | None = None
 ) -> None:
-    """Mark the proposal as approved.
+    """Mark the proposal of the approval as approved.
 
-    `change` is the version of a ruleset that will be made, if any. Raise Conflict if the proposal is decided
-    already. Raise SecondPersonNeeded if no approval is given and the organisation needs one.
+    `change` is the ruleset version that will be made, if any. Raise Conflict if the proposal was approved or
+    rejected already. Raise SecondPersonNeeded if the organisation requires an approval and `approval` is
+    None.
     """
     if approval is not None:
         _decide(connection, approval, "approved", None if change is None else change.version)

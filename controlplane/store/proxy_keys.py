@@ -1,4 +1,4 @@
-"""Keys of proxies: the current ones, and the earlier ones for as long as both are accepted."""
+"""Keys of proxies: the current keys, and the earlier keys while both are accepted."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class KeyTables:
 
 @dataclass(frozen=True, slots=True)
 class MadeKeys:
-    """New keys, and the facts about how they were made."""
+    """New keys of a proxy, with the time of their creation and their maker."""
 
     keys: NewKeys
     maker: KeyMaker
@@ -113,9 +113,9 @@ class MadeKeys:
 
 
 def key_pairs(connection: Connection, proxy_id: str) -> KeyPairs | None:
-    """Return the pairs of an enabled proxy that are accepted by the clock of the database.
+    """Return the pairs of keys of an enabled proxy that are accepted now, by the clock of the database.
 
-    Return None if there are none.
+    Return None if the proxy is disabled or deleted.
     """
     row = connection.row(
         "SELECT proxies.api_key_digest, ending_keys.api_key_digest, key_maker, key_maker_version,"
@@ -140,11 +140,11 @@ def key_pairs(connection: Connection, proxy_id: str) -> KeyPairs | None:
 
 
 def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends_ms: int | None) -> None:
-    """Make these keys the current ones.
+    """Make these keys the current keys of the proxy.
 
-    The present keys are accepted until `old_ends_ms`, or no longer if it is None. If the present keys were
-    never used and older ones are accepted, the older ones stay accepted instead. So a proxy never has more
-    than two pairs.
+    The previous keys are accepted until `old_ends_ms`, or no longer if `old_ends_ms` is None. If the previous
+    keys were never used and older keys are still accepted, the older keys stay accepted instead. So a proxy
+    never has more than two pairs of keys.
     """
     if old_ends_ms is None:
         connection.run("DELETE FROM ending_keys WHERE proxy_id = ?", (proxy_id,))
@@ -176,7 +176,7 @@ def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends
 
 
 def _has_older(connection: Connection, proxy_id: str, now_ms: int) -> bool:
-    """Return True if the current keys were never used and older ones are accepted."""
+    """Return True if the current keys of the proxy were never used and older keys are accepted."""
     return bool(
         connection.rows(
             "SELECT 1 FROM ending_keys JOIN proxies ON proxies.proxy_id = ending_keys.proxy_id"
@@ -188,7 +188,7 @@ def _has_older(connection: Connection, proxy_id: str, now_ms: int) -> bool:
 
 
 def note_first_use(connection: Connection, proxy_id: str, api_key_digest: bytes, now_ms: int) -> None:
-    """Set the end of the old keys if this is the first call with the current ones."""
+    """Set the end of the proxy's old keys if this is the first call with its current keys."""
     first = connection.count(
         "UPDATE proxies SET key_used_ms = ? WHERE proxy_id = ? AND api_key_digest = ?"
         " AND key_used_ms IS NULL",

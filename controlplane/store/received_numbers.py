@@ -1,4 +1,4 @@
-"""Sequence numbers of an organisation's events at all proxies, read with one statement for each table."""
+"""Sequence numbers of an organisation's events at all proxies, read with one SQL statement for each table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GAPS: Final = """
 
 
 def received_numbers(connection: Connection, org_id: str, gap_limit: int) -> dict[str, ReceivedNumbers]:
-    """Return the received numbers, and the first `gap_limit` gaps in them, by proxy."""
+    """Return, by proxy, the received sequence numbers and the first `gap_limit` gaps in them."""
     gaps: defaultdict[str, list[Gap]] = defaultdict(list)
     for proxy_id, first, last in connection.rows(_GAPS, (org_id,)):
         gaps[proxy_id].append(Gap(first, last))

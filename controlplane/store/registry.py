@@ -600,7 +600,7 @@ class RegistryTables:
         await self._database.write_even_if_full(job, REGISTRY)
 
     async def _find(self, sql: str, reference: str, org_id: str | None = None) -> list[tuple[Any, ...]]:
-        """Fetch the rows of a statement whose first parameter is the reference."""
+        """Return the rows of an SQL statement whose first parameter is the id or name `reference`."""
         if not is_text(reference):
             return []
         return await self._database.fetch(sql, _keys(reference, org_id))
@@ -612,9 +612,9 @@ class RegistryTables:
         await self._unique(job, taken)
 
     async def _unique(self, job: Job[None], taken: str) -> None:
-        """Run `job` and return its result.
+        """Run a job that inserts a row with a name.
 
-        Raise AlreadyExists if its first insert fails because the name exists.
+        Raise AlreadyExists if an insert of the job fails because the name exists.
         """
 
         def guarded(connection: Connection) -> None:
@@ -626,16 +626,16 @@ class RegistryTables:
         await self._database.write_even_if_full(guarded, REGISTRY)
 
     async def _changes(self, sql: str, parameters: Sequence[Any]) -> bool:
-        """Run the statement, and return whether it changed a row."""
+        """Run the SQL statement, and return whether it changed a row."""
         return await self._database.write_even_if_full(
             lambda connection: connection.count(sql, parameters) > 0, REGISTRY
         )
 
 
 def _matching(identity: str, table: str, keys: Sequence[str], org_id: str | None) -> str:
-    """Return the condition that one of a row's keys is the first parameter, and its organisation the second.
+    """Return the condition that a key of the row is parameter 1 and its organisation is parameter 2.
 
-    Each key has its own SELECT, because a planner may read the whole table for an OR.
+    Each key has its own SELECT, because a query planner may read the entire table for an OR.
     """
     within = "" if org_id is None else " AND org_id = ?2"
     selects = [f"SELECT {identity} FROM {table} WHERE {key} = ?1{within}" for key in keys]  # noqa: S608 - our own names
@@ -654,7 +654,10 @@ def _proxy(connection: Connection, proxy_id: str) -> Proxy:
 
 
 def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
-    """Return the proxies of rows that have one organisation each, in the order of the first of their rows."""
+    """Return the proxies of the rows.
+
+    A row has one organisation, and the proxies keep the order of the rows.
+    """
     org_ids: dict[Row, list[str]] = {}
     for *proxy, org_id in rows:
         org_ids.setdefault(tuple(proxy), []).extend([] if org_id is None else [org_id])
@@ -678,7 +681,7 @@ def _require_newest(whose: str, newest: int, expected: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The content of a version, and its reason."""
+    """The content of a ruleset version, and the reason for which it was made."""
 
     yaml: str
     note: str | None
@@ -768,7 +771,7 @@ def apps_where(connection: Connection, condition: str, parameters: Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The sync version of one proxy, and the time until which it is valid."""
+    """The version of one proxy's sync content, and the time until which this version is valid."""
 
     version: str
     generation: int
@@ -782,9 +785,10 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Visible:
-    """The content that one proxy receives, with versions and digests instead of the texts of rulesets.
+    """The sync content of one proxy, with versions and digests instead of the texts of rulesets.
 
-    The version alone is not enough, because a restored backup may give its number to another text.
+    A ruleset's version number alone is not enough, because a restored backup may give the number to another
+    text.
     """
 
     orgs: tuple[Org, ...]
@@ -797,7 +801,7 @@ class _Visible:
     rotate_at_ms: int | None  # time from which the proxy renews its keys
 
     def until_ms(self) -> int | None:
-        """Return the time in ms at which the next credential ends or stops being reported, or None."""
+        """Return the next time in ms at which a credential expires or leaves the report of expiries."""
         ends = [each.expires_ms for app in self.apps for each in app.secrets]
         ends += (each.ends_ms for app in self.apps for each in app.credentials)
         ends += (end + _ENDED_KNOWN_MS for ended in self.ended.values() for end in ended.ends_ms())
@@ -828,7 +832,7 @@ class _Visible:
 
 
 def _lately_ended(app: App, now_ms: int) -> EndedCredentials | None:
-    """Return the credentials that proxies still report as expired, or None if there are none."""
+    """Return the credentials that proxies still report as expired, or None without such credentials."""
     secret, since_ms = app.ended_secret, now_ms - _ENDED_KNOWN_MS
     ended = EndedCredentials(
         secret if secret is not None and (secret.expires_ms or 0) > since_ms else None,

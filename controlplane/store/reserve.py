@@ -1,8 +1,8 @@
-"""Reserved space on the store's disk, so that operators can still stop applications on a full disk.
+"""Reserved space on the store's disk, so that operators can stop applications even if the disk is full.
 
-The reserve is a file of zeros next to the database. A write that must succeed on a full disk truncates the
-file by a piece. The write is then repeated at once, before another process uses that space. When there is
-plenty of space again, the file grows back to its full size.
+The reserve is a file of zeros next to the database. A write that must succeed on a full disk first makes the
+file shorter by a piece. The write is then repeated at once, before another process uses the freed space. When
+the disk has plenty of space again, the file grows back to its full size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLENTY: Final = 4 * SIZE
 
 
 def missing_bytes(database: Path) -> int:
-    """Return the bytes that the reserve of that database lacks to its full size."""
+    """Return the number of bytes that the reserve of that database lacks to its full size."""
     try:
         return max(0, SIZE - _reserve_of(database).stat(follow_symlinks=False).st_size)
     except OSError:
@@ -34,16 +34,16 @@ def _reserve_of(database: Path) -> Path:
 
 
 class Reserve:
-    """The reserve of the database at that path.
+    """The reserved space for the database file at `database`.
 
-    Its methods never raise OSError: without a reserve, the store works as if there never was one.
+    The methods of the reserve never raise OSError: without a reserve, the store works as if it never had one.
     """
 
     def __init__(self, database: Path) -> None:
         self._path = _reserve_of(database)
 
     def fill(self) -> None:
-        """Extend the file to its full size if it is short of it and there is plenty of space."""
+        """Extend the reserve to its full size if it is shorter and the disk has plenty of space."""
         with contextlib.suppress(OSError):
             if self._size() == SIZE:
                 return
@@ -62,7 +62,7 @@ class Reserve:
     def release(self) -> bool:
         """Give a piece of the reserve back to the disk.
 
-        Return False if none is left.
+        Return False if the reserve is empty.
         """
         with contextlib.suppress(OSError):
             if size := self._size():

@@ -1,4 +1,4 @@
-"""Schemas of graph APIs, and the schemas that each version of a ruleset names."""
+"""Tables of the schemas of graph APIs, and of the schemas that each ruleset version names."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _org_schema(org_id: str, root: str, digest: str, source: str, fetched: int, 
 
 
 def named_schemas(connection: Connection, ruleset_id: str, version: int) -> dict[str, str]:
-    """Return the digest of the schema of each root path that a version of a ruleset names."""
+    """Return, by root path, the digests of the schemas that a ruleset version names."""
     rows = connection.rows(
         "SELECT root, digest FROM ruleset_schemas WHERE ruleset_id = ? AND version = ? ORDER BY root",
         (ruleset_id, version),
@@ -129,7 +129,7 @@ def named_schemas(connection: Connection, ruleset_id: str, version: int) -> dict
 
 
 def name_schemas(connection: Connection, ruleset_id: str, version: int, schemas: Mapping[str, str]) -> None:
-    """Store which schemas a new version of a ruleset names."""
+    """Store the schemas that a new ruleset version names."""
     connection.many(
         "INSERT INTO ruleset_schemas (ruleset_id, version, root, digest) VALUES (?, ?, ?, ?)",
         [(ruleset_id, version, root, digest) for root, digest in schemas.items()],
@@ -137,7 +137,7 @@ def name_schemas(connection: Connection, ruleset_id: str, version: int, schemas:
 
 
 def require_current(connection: Connection, org_id: str, name: str, schemas: Mapping[str, str]) -> None:
-    """Raise Conflict unless these are the current schemas of the organisation."""
+    """Raise Conflict unless these schemas are the current schemas of the organisation."""
     rows = connection.rows(
         "SELECT root, digest FROM org_schemas WHERE org_id = ? AND is_current = 1", (org_id,)
     )
@@ -148,7 +148,7 @@ def require_current(connection: Connection, org_id: str, name: str, schemas: Map
 
 
 def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, bytes]:
-    """Return the compressed schemas with these digests."""
+    """Return the compressed schemas that have these digests."""
     found = {}
     for digest in digests:
         (found[digest],) = connection.row("SELECT packed FROM schemas WHERE digest = ?", (digest,))
@@ -156,7 +156,7 @@ def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, 
 
 
 def _make_current(connection: Connection, org_id: str, schema: NewSchema, now: int) -> str | None:
-    """Make a schema the current one, and return the digest of the earlier one."""
+    """Make a schema the current one of its root path, and return the digest of the earlier schema."""
     key = (org_id, schema.root)
     before = connection.row(
         "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current = 1", key

@@ -1,4 +1,4 @@
-"""Pure: sequence numbers as ranges: the highest received number, and the gaps below it."""
+"""Received sequence numbers as ranges: the highest number, and the gaps below it. This module is pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from controlplane.store.interface import Gap
 
 
 def ranges(numbers: Iterable[int]) -> list[Gap]:
-    """Return the numbers as ranges without a gap, in order."""
+    """Return the sequence numbers as ranges without a gap, in ascending order."""
     distinct = set(numbers)
     if distinct and max(distinct) - min(distinct) == len(distinct) - 1:  # the usual case: consecutive numbers
         return [Gap(min(distinct), max(distinct))]
@@ -22,9 +22,9 @@ def ranges(numbers: Iterable[int]) -> list[Gap]:
 
 
 def fold(highest: int, gaps: Sequence[Gap], came: Sequence[Gap]) -> tuple[int, list[Gap]]:
-    """Return the highest number and the gaps after the ranges `came` are added.
+    """Return the highest sequence number and the gaps after the ranges `came` are added.
 
-    `gaps` and `came` are in order.
+    The ranges in `gaps` and in `came` are in ascending order.
     """
     gaps = list(gaps)
     for each in came:
@@ -35,7 +35,7 @@ def fold(highest: int, gaps: Sequence[Gap], came: Sequence[Gap]) -> tuple[int, l
 
 
 def size(gaps: Iterable[Gap]) -> int:
-    """Return the count of numbers in the ranges."""
+    """Return how many sequence numbers are in the ranges."""
     return sum(gap.last - gap.first + 1 for gap in gaps)
 
 

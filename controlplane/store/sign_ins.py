@@ -1,4 +1,4 @@
-"""Failed sign-ins as rows, so that all control planes with the same store count them together."""
+"""Failed sign-ins as rows of the database, so that control planes with the same store share the counts."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """The progress of a sink, as the store keeps it."""
+    """The progress of a sink or webhook, as the store keeps it."""
 
     sink: str
     position: int  # position of the last event that the sink has, or does not want
@@ -34,52 +34,56 @@ class DeadLetter:
 
 
 class SinkStore(Protocol):
-    """The progress of sinks, and the events that they refused permanently."""
+    """Storage of the progress of sinks, and of the events that sinks refused permanently."""
 
     async def begin_sink(self, sink: str, *, at_newest: bool) -> SinkState:
-        """Return the state of a sink.
+        """Return the stored state of a sink. If the sink is new, store its first state.
 
-        A new sink begins at the newest event, or before the oldest.
+        A new sink begins at the newest event, or before the oldest event.
         """
 
     async def sink_states(self) -> Mapping[str, SinkState]: ...
     async def advance_sink(
         self, sink: str, after: int, upto: int, delivered: int, refused: Sequence[DeadLetter] = ()
     ) -> bool:
-        """Move the cursor forward and store the dead letters in one transaction.
+        """Move the cursor of a sink forward and store its dead letters, in one transaction.
 
-        Return False, and change nothing, if the cursor is not at `after`.
+        Return False, and change nothing, if the cursor of the sink is not at `after`.
         """
 
     async def note_sink_problem(self, sink: str, problem: str | None) -> None: ...
     async def refused_in_a_row(self, sink: str) -> int:
-        """Return the number of dead letters since the sink last accepted an event."""
+        """Return the number of the sink's dead letters since it last accepted an event."""
 
     async def rewind_sink(self, sink: str, position: int) -> bool:
-        """Move the cursor of a sink back.
+        """Move the cursor of a sink back to an earlier position.
 
         Return False if the store has no sink with this name.
         """
 
     async def position_received(self, received_ms: int) -> int:
-        """Return the position after which all events were received at or after that time."""
+        """Return the position after which all events were received at `received_ms` or later."""
 
     async def oldest_received_after(self, position: int) -> int | None:
-        """Return the time at which the first event past the position was received, or None without one."""
+        """Return when the first event after the position was received, or None without such an event."""
 
     async def oldest_lacking(self, org_id: str, position: int, before_ms: int) -> int | None:
-        """Return the time of the first receipt of the organisation that the sink may still lack.
+        """Return the receipt time of the organisation's first events that a sink at `position` may lack.
 
-        Only receipts before `before_ms` of events past the position count. Return None if there is none.
+        Only events after `position` with a receipt time before `before_ms` count. Return None if there are no
+        such events.
         """
 
     async def dead_letters(
         self, sink: str, limit: int, after: int = 0, *, retried: bool = False
     ) -> list[DeadLetter]:
-        """Return dead letters past a position: all, or those that wait to be sent again."""
+        """Return the sink's dead letters past a position.
+
+        With `retried`, return those that wait to be sent again.
+        """
 
     async def retry_dead_letters(self, sink: str, positions: Collection[int] | None) -> int:
-        """Mark these dead letters, or all, to be sent again.
+        """Mark the sink's dead letters at these positions, or all of them, to be sent again.
 
         Return their number.
         """
@@ -88,12 +92,12 @@ class SinkStore(Protocol):
     async def end_retries(
         self, sink: str, ended: Collection[int], delivered: int, refused: Sequence[DeadLetter] = ()
     ) -> None:
-        """Delete the dead letters that were sent again, and keep those that were refused again."""
+        """Delete dead letters that the sink accepted at a retry, and keep those that it refused again."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewNotice:
-    """A notice for operators, before it has a position."""
+    """A new notice for operators, which has no position yet."""
 
     notice_id: str
     time_ms: int
@@ -108,7 +112,7 @@ class StoredNotice:
 
 @dataclass(frozen=True, slots=True)
 class ConditionState:
-    """Last notice of a condition that has not ended."""
+    """Last notice about a condition that has not ended."""
 
     condition: str
     body: str  # the newest notice of the condition
@@ -119,9 +123,9 @@ class NoticeStore(Protocol):
     """Storage of notices for operators, each of which is stored once by its id."""
 
     async def log_position_noticed(self) -> int:
-        """Return the position up to which notices were made from the operator log.
+        """Return the position in the operator log up to which notices were made.
 
-        In a new store, it is that of the newest line.
+        In a new store, this position is that of the newest line.
         """
 
     async def add_notices(self, notices: Sequence[NewNotice], log_position: int) -> None:
@@ -129,27 +133,27 @@ class NoticeStore(Protocol):
 
     async def notices_after(self, position: int, limit: int) -> list[StoredNotice]: ...
     async def oldest_notice_after(self, position: int) -> int | None:
-        """Return the time of the first notice past the position, or None if there is none."""
+        """Return the time of the first notice after the position, or None without such a notice."""
 
     async def notices_waiting(self, position: int) -> int:
-        """Return the number of notices past the position."""
+        """Return the number of notices after the position."""
 
     async def notice_position(self, time_ms: int) -> int:
-        """Return the position after which all notices were made at or after that time."""
+        """Return the position after which all notices were made at `time_ms` or later."""
 
     async def purge_notices(self, before_ms: int) -> int: ...
     async def begin_webhook(self, name: str, *, at_newest: bool) -> SinkState:
-        """Return the state of a webhook.
+        """Return the stored state of a webhook. If the webhook is new, store its first state.
 
-        A new webhook begins at the newest notice, or before the oldest.
+        A new webhook begins at the newest notice, or before the oldest notice.
         """
 
     async def conditions(self) -> Mapping[str, ConditionState]: ...
     async def begin_condition(self, state: ConditionState, notice: NewNotice) -> None:
-        """Store condition and notice, unless another process has done so."""
+        """Store the condition and its notice, unless another process has stored the condition."""
 
     async def remind_of_condition(self, before: ConditionState, notice: NewNotice) -> None:
         """Store the notice, unless another process has stored the same reminder."""
 
     async def end_condition(self, condition: str, notice: NewNotice) -> None:
-        """Delete the condition and store the notice, unless another process has done so."""
+        """Delete the condition and store the notice of its end, unless another process has done so."""

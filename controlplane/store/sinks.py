@@ -1,4 +1,4 @@
-"""Tables of the progress of sinks, and of the events that they refused permanently."""
+"""Tables of the progress of sinks, and of the events that sinks refused permanently."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _add(connection: Connection, sink: str, letters: Sequence[DeadLetter]) -> No
 
 
 def _of_each(connection: Connection, statement: str, sink: str, positions: Collection[int] | None) -> int:
-    """Run the statement for the dead letters at these positions, or for all, and return their number."""
+    """Run the SQL statement for the dead letters at these positions, or for all. Return their number."""
     if positions is None:
         return connection.count(statement, (sink,))
     return sum(connection.count(f"{statement} AND position = ?", (sink, each)) for each in positions)

@@ -1,4 +1,4 @@
-"""All tables of the store, on either engine."""
+"""All tables of the store, in SQLite or in PostgreSQL."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from controlplane.store.sqlite_database import SqliteDatabase
 class SqliteStore(SqlStore):
     @classmethod
     async def open(cls, path: Path, clock: Clock, master_key: Path | None = None) -> SqliteStore:
-        """Open the file, and make or upgrade it if needed.
+        """Open the SQLite file, and create or upgrade its tables if needed.
 
-        Raise StoreError if the file can't be used. Also raise it if the store is lost: it is missing, but the
-        file of the master key, or another file that belongs to it, exists.
+        Raise StoreError if the SQLite file can't be used. Also raise StoreError if the store is lost: its
+        file is missing, but the file of the master key, or another file of the store, exists.
         """
         await asyncio.to_thread(require_store_or_first_start, path, master_key)
         database = await SqliteDatabase.open(path, clock)

@@ -1,4 +1,4 @@
-"""A connection to SQLite, as the jobs of the store see it."""
+"""A connection to SQLite in the form in which the store's jobs use it."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class SqliteConnection:
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:
-        """Read text that is not UTF-8 as another text, which matches no link of a chain.
+        """Read text that is not UTF-8 as another text, which matches no link of the audit chain.
 
-        SQLite reports an error instead, and the changed byte would then not be found.
+        Without this mode, SQLite would report an error, and a verification would not find the changed byte.
         """
         self.raw.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
         try:

@@ -1,13 +1,15 @@
-"""One SQLite file: one connection that writes, in groups, and two that read, each with its thread.
+"""The store's SQLite file.
 
-A look-up by a key takes some microseconds, and a change to a thread and back takes ten times that. So the
-event loop has its own connection for look-ups by keys. Other single statements are read through aiosqlite.
-Several statements on one state of the database are a job, a plain function that runs in one thread. A job
-changes threads less often, and no other job runs in between.
+One connection writes groups of jobs, and two connections read, each in its own thread.
 
-Every write is a job that runs inside the writer's transaction. Jobs that wait together commit together,
-because a commit costs one fsync and one change of threads for any number of jobs. A job that fails is rolled
-back to its beginning and fails alone.
+A look-up by a key takes some microseconds. Changing to another thread and back takes ten times as long. So
+the event loop has its own connection for look-ups by keys. Other single statements read through the library
+aiosqlite. Several statements on one state of the database are a job, which is a plain function that runs in
+one thread. So the statements need few changes of threads, and no other job runs between them.
+
+Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time commit
+together, because a commit costs one fsync and one change of threads. If a job of the group fails, only the
+changes of this job are rolled back.
 """
 
 from __future__ import annotations
@@ -111,9 +113,9 @@ class SqliteDatabase:
         return Alone(self._path)
 
     async def close(self) -> None:
-        """Wait for the queued jobs, then close.
+        """Wait for the queued jobs, then close all connections to the file.
 
-        If the wait is cancelled, close anyway.
+        If the caller is cancelled during the wait, close the connections anyway.
         """
         try:
             await self._queue.join()
@@ -128,7 +130,7 @@ class SqliteDatabase:
             await asyncio.gather(self._writing, return_exceptions=True)
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return all rows of one statement."""
+        """Run one SQL statement, and return all of its rows."""
         with self._naming_the_file():
             return [tuple(row) for row in await self._statements.execute_fetchall(sql, parameters)]
 
@@ -139,7 +141,7 @@ class SqliteDatabase:
             return await self.fetch(sql, parameters)
 
     async def read(self, job: Job[T]) -> T:
-        """Run several statements on one state of the database."""
+        """Run a job of several statements that all read the same state of the database."""
         loop = asyncio.get_running_loop()
         with self._naming_the_file():
             return await loop.run_in_executor(self._read_thread, _read, self._reader, job)
@@ -191,9 +193,9 @@ class SqliteDatabase:
                     self._queue.task_done()
 
     def _commit(self, group: Sequence[_Waiting]) -> list[Any]:
-        """Commit a group of jobs, and return the result of each.
+        """Commit a group of jobs together, and return the result of each job.
 
-        Jobs that must succeed on a full disk are tried again without the others.
+        On a full disk, jobs that must succeed are tried again without the other jobs.
         """
         results = _commit(self._writer, [waiting.job for waiting in group])
         if not any(map(_is_full, results)):
@@ -228,10 +230,10 @@ def _read(connection: SqliteConnection, job: Job[T]) -> T:
 
 
 def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]:
-    """Return the outcome of each job: its result, or the exception that undid it.
+    """Return the outcome of each job: its result, or the exception because of which it was rolled back.
 
-    First the jobs run without a savepoint each, which saves a tenth of the time. Few jobs fail. If one does,
-    all run again.
+    In the first attempt, the jobs run without a savepoint for each job, which saves a tenth of the time. Few
+    jobs fail. If a job fails, all jobs run again with savepoints.
     """
     results = _attempt(connection, jobs, _run_bare)
     if len(jobs) > 1 and isinstance(results, Exception):
@@ -242,7 +244,7 @@ def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]
 def _attempt(
     connection: SqliteConnection, jobs: Sequence[Job[Any]], run: Callable[[SqliteConnection, Job[Any]], Any]
 ) -> list[Any] | Exception:
-    """Return the outcomes in one transaction, or the exception that ended the whole transaction."""
+    """Return the outcomes of jobs in one transaction, or the exception that ended the transaction."""
     try:
         connection.begin()
         results = [run(connection, job) for job in jobs]
@@ -280,10 +282,11 @@ def _is_full(result: object) -> bool:
 
 
 def _make_private(path: Path) -> None:
-    """Give the database a private mode, which SQLite also gives its -wal and -shm files.
+    """Give the SQLite file a private mode, which SQLite also gives to its -wal and -shm files.
 
-    The mode is set before these files exist. An existing file is not opened. Closing it would release this
-    process's POSIX locks on it, and another process could then delete the log that the connections write.
+    The mode is set before SQLite makes its -wal and -shm files. If the SQLite file exists, it is not opened
+    here. Closing the file would release this process's POSIX locks on it. Another process could then delete
+    the log that the connections write.
     """
     try:
         make_directory(path.parent)

@@ -1,9 +1,10 @@
 """The copy of a SQLite store into a PostgreSQL database, which can be continued after an interruption.
 
-Large tables are copied first, in the order of their keys, in many transactions. The last key in the database
-shows where to continue. All other tables are copied together in one transaction. The table `store_copy` marks
-a database as unfinished, so that no control plane opens it. The table also describes the file at the
-beginning. So a copy does not continue with another file, or with one that was changed since.
+Large tables are copied first, in the order of their keys, in many transactions. The last key of a table in
+the PostgreSQL database shows where an interrupted copy continues. All other tables are copied together in one
+transaction. The table `store_copy` marks a database as unfinished, so that no control plane opens it. This
+table also describes the state of the SQLite file when the copy began. So a copy does not continue with
+another file, or with a file that has changed.
 """
 
 from __future__ import annotations
@@ -72,10 +73,10 @@ Tell = Callable[[Progress], None]
 
 
 def copy_rows(path: Path, url: str, tell: Tell) -> dict[str, int]:
-    """Copy all rows that the database lacks, and return the number of rows of each table.
+    """Copy all rows that the PostgreSQL database lacks, and return the number of rows of each table.
 
-    Raise StoreError if the file can't be read, or if the database has other content. The database stays
-    marked as unfinished until `finish`.
+    Raise StoreError if the SQLite file can't be read, or if the database has other content. The database
+    stays marked as unfinished until `finish` is called.
     """
     migrate(path)
     with _naming(path, url), closing(_open(path)) as source, closing(connect(url)) as target:
@@ -90,7 +91,7 @@ def copy_rows(path: Path, url: str, tell: Tell) -> dict[str, int]:
 
 
 def finish(url: str) -> None:
-    """Remove the mark, so that control planes can open the database."""
+    """Remove the mark of an unfinished copy, so that control planes can open the database."""
     with closing(connect(url)) as target:
         target.execute(f"DROP TABLE {MARK}".encode())
 
@@ -106,7 +107,7 @@ def _naming(path: Path, url: str) -> Iterator[None]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Read one state of the file, independent of concurrent writes."""
+    """Open the SQLite file to read one state of it, independent of concurrent writes."""
     # A connection that may write removes the log next to the file when it closes.
     source = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None)
     source.execute("PRAGMA query_only = 1")
@@ -115,13 +116,13 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _tables(source: sqlite3.Connection) -> list[str]:
-    """Return the tables in the order in which they were made, so that each follows those it refers to."""
+    """Return the tables in the order of their creation, so that each follows the tables it refers to."""
     rows = source.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY rowid").fetchall()
     return [name for (name,) in rows if name not in _OWN and not name.startswith("sqlite_")]
 
 
 def _begin(source: sqlite3.Connection, target: _Target, tables: Sequence[str]) -> None:
-    """Mark the database, unless an earlier run did."""
+    """Mark the database as unfinished, unless an earlier run of the copy did."""
     ((is_alone,),) = _fetch(target, "SELECT pg_try_advisory_lock(?)", (_COPYING,))
     if not is_alone:
         raise StoreError("another copy into this database is under way")
@@ -192,7 +193,7 @@ def _columns(source: sqlite3.Connection, table: str) -> list[str]:
 def _write(
     target: _Target, table: str, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]
 ) -> tuple[int, tuple[Any, ...] | None]:
-    """Write the rows, and return their number and the last of them."""
+    """Write the rows to the table, and return the number of rows and the last row."""
     count, last = 0, None
     with target.cursor().copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode()) as copy:
         for row in rows:
@@ -202,7 +203,7 @@ def _write(
 
 
 def _set_sequences(source: sqlite3.Connection, target: _Target) -> None:
-    """Set the sequences, so that new rows and events follow the copied ones."""
+    """Set the sequences of the database, so that new rows and events get numbers after the copied ones."""
     ((last,),) = source.execute("SELECT position FROM last_position").fetchall()
     _fetch(target, "SELECT setval('positions', ?, ? > 0)", (max(last, 1), last))
     for table, column in _COUNTED:

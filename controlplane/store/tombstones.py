@@ -1,4 +1,4 @@
-"""Deletions: a row leaves its table, and a tombstone keeps its name for the events that it left."""
+"""Deletions of objects: a row leaves its table, and a tombstone keeps its name for the events about it."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def _only(found: Sequence[Any], what: str) -> Any:
 
 
 def _users(connection: Connection, ruleset_id: str) -> list[str]:
-    """Return the users of the ruleset, for a person."""
+    """Return the users of the ruleset as texts for a person."""
     users = []
     for column, verb in (("ruleset_id", "evaluates"), ("shadow_ruleset_id", "is the shadow ruleset of")):
         rows = connection.rows(
@@ -263,7 +263,7 @@ def _users(connection: Connection, ruleset_id: str) -> list[str]:
 
 
 def _delete_rulesets(connection: Connection, ruleset_ids: Sequence[str]) -> None:
-    """Move the versions of rulesets to the table of deleted ones."""
+    """Move the versions of rulesets to the table of deleted versions."""
     for ruleset_id in ruleset_ids:
         connection.run(
             "INSERT INTO deleted_versions"

@@ -1,4 +1,4 @@
-"""Usage of applications and rules: counts by day, which are stored with the events that they count."""
+"""Usage counts of applications and rules by day, which are stored together with the counted events."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _COUNT_RULE: Final = (
 
 
 def count_uses(connection: Connection, batch: NewBatch) -> None:
-    """Count the uses in the events of a batch.
+    """Count the uses of applications and rules in the events of a batch.
 
-    An event that was received before in another batch counts again.
+    An event that the store has from another batch counts again.
     """
     newest: dict[str, int] = {}
     for (app_id, _), use in batch.uses.apps.items():
@@ -130,7 +130,7 @@ class UsageTables:
         return await self._database.read(job)
 
     async def purge_usage(self, before_day: int) -> int:
-        """Delete counts of earlier days, and return their number."""
+        """Delete the use counts of days before `before_day`, and return their number."""
 
         def job(connection: Connection) -> int:
             days = connection.count("DELETE FROM app_days WHERE day < ?", (before_day,))

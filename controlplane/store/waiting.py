@@ -1,4 +1,4 @@
-"""Bounds on the writes that wait for the database at once: their number and their bytes."""
+"""Limits on the writes that wait for the database at once: their number and their bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_WAITING_BYTES: Final = 256 * 1024 * 1024
 
 
 class WaitingWrites:
-    """The writes that wait or run, and the bytes of their arguments."""
+    """The writes that wait or run now, and the bytes of their arguments."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -23,9 +23,9 @@ class WaitingWrites:
 
     @contextmanager
     def one(self, size: int) -> Iterator[None]:
-        """Hold a slot for a write of so many bytes.
+        """Hold a slot for one write of `size` bytes.
 
-        Raise StoreBusy if there is none.
+        Raise StoreBusy if no slot is free.
         """
         if self.count >= MOST_WAITING or (self._bytes and self._bytes + size > MOST_WAITING_BYTES):
             raise StoreBusy("too many writes are waiting for the disk")
