@@ -171,7 +171,7 @@ async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
     assert [digest for _, digest, current in await listed(store) if current] == [TWO.digest]
     assert await applied(store, TWO, name="hr") == (2, "schemas")
     await store.add_schema(["org-acme"], THREE)
-    with pytest.raises(Conflict, match="older ones"):
+    with pytest.raises(Conflict, match="that name older schemas again"):
         await store.roll_back("ruleset-hr", 1, None, None)
     assert (await store.rulesets("org-acme"))[0].version == 2
 
