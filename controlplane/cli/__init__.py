@@ -1,4 +1,4 @@
-"""Define the commands of an operator, in one module for each noun."""
+"""Define the command line for operators, with one module for each kind of thing."""
 
 from __future__ import annotations
 
@@ -143,18 +143,21 @@ def root(
 
 @cli.command()
 def server(ctx: typer.Context) -> None:
-    """Start the server of the control plane. `--config FILE` without a command does the same."""
+    """Start the server of the control plane. `--config FILE` without a command starts the server too."""
     serve(ctx.obj)
 
 
 def _typed(program: str, config: Path | None, url: str | None, token_file: Path | None) -> Typed:
-    """Return the options as they were given on the command line, for the commands to print."""
+    """Return the options before the command as they were typed, so that messages can print them again."""
     given = (("--config", config), ("--url", url), ("--token-file", token_file))
     return Typed(program, tuple(str(word) for pair in given if pair[1] is not None for word in pair))
 
 
 def check_settings(context: Cli) -> None:
-    """Print the settings with secrets masked. Raise CommandFailed with every error in the settings."""
+    """Print the settings of the control plane, with secrets masked.
+
+    Raise CommandFailed with every error in the settings.
+    """
     from controlplane.check import problems_of, warnings_of, ways_out
     from controlplane.exposures import exposures
     from proxy.config import describe
@@ -197,7 +200,7 @@ def serve(context: Cli) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = MODULE) -> int:
-    """Return the exit status: 0 for success, 1 for a failed operation, 2 for invalid usage or input."""
+    """Run the command line and return the exit status: 0 is success, 1 failure, 2 invalid input."""
     keep_to_itself()
     if sys.stdout is None or sys.stderr is None:  # A command must not make a secret that it cannot show.
         return FAILED
@@ -217,7 +220,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = MODULE) -> in
 
 @cache
 def commands() -> typer.core.TyperGroup:
-    """Build all commands with their options."""
+    """Build all commands of the control plane with their options."""
     return typer.main.get_group(cli)
 
 

@@ -110,7 +110,7 @@ def add(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Add an app, and print its client secret. The secret is shown only once."""
+    """Add an app, and print its client secret. The client secret is shown only once."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -139,7 +139,7 @@ def set_about(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Set the owner or the note of an app. An empty text removes it."""
+    """Set the owner or the note of an app. An empty text removes the value."""
     if owner is None and note is None:
         raise CommandFailed(INVALID_INPUT, "give --owner TEXT, --note TEXT or both")
     from controlplane.operations import apps
@@ -174,7 +174,7 @@ def list_apps(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List apps by name, with their state and when they were last seen."""
+    """List apps by name, with the state of each app and the time of its last request."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -192,7 +192,10 @@ def list_apps(
 
 
 def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
-    """Return the rows of apps with their states. Mark credentials that end soon or have ended."""
+    """Return a table row for each app, with the app's state.
+
+    The row marks credentials that end soon or have ended.
+    """
     from controlplane.operations import credentials
 
     ending: dict[str, list[EndingFacts]] = {}
@@ -203,7 +206,10 @@ def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
 
 
 def _ending_of(app: Mapping[str, Any], ending: Sequence[EndingFacts]) -> str:
-    """Return a mark if a credential other than the client secret ends soon. The secret has its own mark."""
+    """Return a mark if a credential of the app, other than a client secret, ends soon.
+
+    The client secret has its own mark in the table.
+    """
     states = {each.state for each in ending if each.ends_at != app["secretExpiresAt"]}
     if "ended" in states:
         return ", credential ended"
@@ -225,7 +231,7 @@ def show(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json
 def bind(
     ctx: typer.Context, app_reference: _App, ruleset: _Ruleset, org: AnyOrg = None, json: Json = False
 ) -> None:
-    """Switch the app to another ruleset of its organisation."""
+    """Switch an app to another ruleset of its organisation."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -247,7 +253,10 @@ def shadow(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Set a shadow ruleset. Audit events record its verdicts; it has no other effect."""
+    """Set the shadow ruleset of an app.
+
+    Audit events record the verdicts of the shadow ruleset, which has no other effect.
+    """
     if (ruleset is None) != off:
         raise CommandFailed(INVALID_INPUT, "give either --ruleset NAME or --off")
     from controlplane.operations import apps
@@ -259,7 +268,7 @@ def shadow(
 
 @app.command("promote-shadow")
 def promote_shadow(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json = False) -> None:
-    """Switch the app to its shadow ruleset."""
+    """Make the shadow ruleset of an app its active ruleset."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -278,7 +287,7 @@ def rotate_secret(
     expires: _Expires = None,
     json: Json = False,
 ) -> None:
-    """Make a new client secret and print it. It is shown only once.
+    """Make a new client secret for an app, and print the secret. The client secret is shown only once.
 
     Without --grace, the old secret and its tokens end at the next sync of each proxy.
     """
@@ -306,7 +315,7 @@ def rotate_secret(
 
 
 def proxy_address(cli: Cli, org: str) -> str | None:
-    """Return the address that a proxy of the organisation reported; None if no proxy reported one."""
+    """Return the address that a proxy of the organisation reported, or None if no proxy reported one."""
     from controlplane.operations import fleet
 
     found = cli.call(fleet.list_all, fleet.ListFleet(org=org, sort="health", limit=20))
@@ -314,7 +323,7 @@ def proxy_address(cli: Cli, org: str) -> str | None:
 
 
 def state_of(app: Mapping[str, Any]) -> str:
-    """Return the state of the app: enabled or not, and the emergency stop that applies."""
+    """Return the state of an app as text: enabled or not, and the emergency stop that applies."""
     stop = {"app": "stopped", "org": "stopped (organisation)", "all": "stopped (everything)"}
     state = stop.get(app["stopped"], "enabled" if app["enabled"] else "disabled")
     expires_at = app["secretExpiresAt"]
@@ -324,7 +333,7 @@ def state_of(app: Mapping[str, Any]) -> str:
 
 
 def _describe(app: AppDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts to show to a person, with IDs last."""
+    """Return the facts of an app to show to a person, with IDs last."""
     return {
         "name": app.name,
         "organisation": orgs.get(app.org_id, app.org_id),
@@ -361,14 +370,17 @@ def _end_of(expires_at: str) -> str:
 
 
 def _ends_soon(expires_at: str | None) -> bool:
-    """Return True if a secret ends within 30 days, or has ended."""
+    """Return True if a client secret ends within 30 days, or has ended."""
     now = clock().now
     return expires_at is not None and datetime.fromisoformat(expires_at) - now < SOON
 
 
 @app.command()
 def disable(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json = False) -> None:
-    """Disable an app until it is enabled again. Each proxy refuses it and its tokens after its next sync."""
+    """Disable an app until it is enabled again.
+
+    Each proxy refuses the app and its tokens after the proxy's next sync.
+    """
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -377,7 +389,7 @@ def disable(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: J
 
 @app.command()
 def enable(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json = False) -> None:
-    """Enable the app again."""
+    """Enable a disabled app again."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -390,7 +402,7 @@ def delete(
 ) -> None:
     """Delete an app with its secrets.
 
-    They and its tokens end at each proxy's next sync; its audit events stay.
+    The app's secrets and tokens end at each proxy's next sync. Audit events of the app stay.
     """
     from controlplane.operations import apps, deletions
 

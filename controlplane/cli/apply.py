@@ -72,7 +72,7 @@ def apply(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Make the control plane agree with the files in a directory: all changes or none.
+    """Apply a directory of files to the control plane: make all changes or none.
 
     Exit 1 if the changes are refused, for example if a file is not valid or a test case of a ruleset fails.
     """
@@ -114,9 +114,9 @@ def apply(
 
 
 def _require_consent(planned: ConfigPlan, *, yes: bool) -> None:
-    """Ask for consent on a terminal.
+    """Ask for consent to a plan on a terminal.
 
-    Raise CommandFailed if the plan deletes things and a terminal is missing.
+    Raise CommandFailed if the plan deletes things and there is no terminal.
     """
     deleted = sum(each.action == "delete" for each in planned.changes)
     if deleted and not yes and not sys.stdin.isatty():
@@ -133,7 +133,7 @@ def _cli(ctx: typer.Context) -> Cli:
 
 
 def _call(cli: Cli, operation: Operation[Q, A], asked: Q) -> A:
-    """Call the operation, and give each failure status 1, because status 2 means a plan with changes."""
+    """Call an operation, with exit status 1 for each failure, because 2 means a plan with changes."""
     try:
         return cli.call(operation, asked)
     except CommandFailed as failed:
@@ -145,7 +145,7 @@ def _without_documents(wanted: Wanted) -> Wanted:
 
 
 def _with_documents(wanted: Wanted, planned: ConfigPlan) -> Wanted:
-    """Keep only the documents of changed schemas, because a document can have several megabytes."""
+    """Keep only the documents of schemas that change, because a document can have several megabytes."""
     return _documents(wanted, {(each.org, each.name) for each in planned.changes if each.kind == "schema"})
 
 
@@ -194,7 +194,7 @@ def _print_plan(planned: ConfigPlan, rehearsed: tuple[Rehearsed, ...]) -> None:
 
 
 def _print_applied(made: AppliedConfig, kept: WrittenSecrets, *, as_json: bool) -> None:
-    """Print the changes that were made, without secrets: a pipeline may keep the output as its log."""
+    """Print the changes that were made, without secrets, because a pipeline may log the output."""
     if as_json:
         facts = {name: each for name, each in facts_of(made).items() if name not in ("apps", "proxies")}
         files, lost = map(facts_of, kept.files), map(facts_of, kept.lost)
@@ -216,7 +216,10 @@ def _waiting(number: int) -> str:
 
 
 def _require_kept(kept: WrittenSecrets) -> None:
-    """Raise CommandFailed if a secret could not be written. Name the command that makes each one again."""
+    """Raise CommandFailed if a secret could not be written.
+
+    The error names the command that makes each lost secret again.
+    """
     if kept.lost:
         sys.stdout.flush()
         lost = (
@@ -239,9 +242,9 @@ def export(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Write the current state to a new directory, in the form that `apply` reads.
+    """Write the state of the control plane to a new directory, in the form that `apply` reads.
 
-    The files have no secrets and no schemas.
+    The exported files contain no secrets and no schemas.
     """
     from controlplane.operations import config
 

@@ -1,4 +1,4 @@
-"""Command `audit verify-archive`, which checks an archive of events against its chain, without the store."""
+"""Command `audit verify-archive`, which verifies an archive of audit events without the store."""
 
 from __future__ import annotations
 
@@ -102,7 +102,10 @@ def verify_archive(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Verify that no archived event was changed, inserted, reordered or removed. This needs no store."""
+    """Verify that no archived event was changed, inserted, reordered or removed.
+
+    The command needs no store.
+    """
     cli: Cli = ctx.obj
     if (directory is None) == (sink is None):
         raise CommandFailed(INVALID_INPUT, "name the archive: give either its directory or --sink NAME")
@@ -216,7 +219,7 @@ def _result(verdict: ArchiveVerdict) -> str:
 
 
 def _sentence(verdict: ArchiveVerdict) -> str:
-    """Return the statement about the archive that its verification supports."""
+    """Return the statement about an archive that the result of its verification supports."""
     org = verdict.org_id
     if verdict.fault is not None:
         return f"{org}: NOT VERIFIED. The first fault is below."

@@ -127,7 +127,7 @@ def search(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Find audit events by a filter or by an ID of a request, newest first."""
+    """Find audit events by a filter or by an ID of a request, newest events first."""
     from controlplane.operations import audit as operations
 
     cli: Cli = ctx.obj
@@ -174,7 +174,7 @@ def facets(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Count the most frequent values of some fields of the events."""
+    """Count the most frequent values of some fields of the audit events."""
     from controlplane.operations import event_counts as operations
 
     cli: Cli = ctx.obj
@@ -207,7 +207,7 @@ def histogram(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Count the events in each interval of time."""
+    """Count the audit events in each interval of a period."""
     from controlplane.operations import event_counts as operations
 
     cli: Cli = ctx.obj
@@ -287,7 +287,7 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Export all audit events that match, newest first."""
+    """Export all audit events that match a filter, newest events first."""
     from controlplane.operations.audit import SearchEvents, search
     from controlplane.operations.event_export import ExportEvents
     from controlplane.operations.event_export import export as export_events
@@ -348,9 +348,9 @@ def tail(
 
 
 def _page_by_id(cli: Cli, asked: SearchEvents) -> EventPage | None:
-    """Return the events with the IDs that the filter consists of.
+    """Return the events that have the IDs in the filter, if the filter has only IDs.
 
-    Return None if the filter has no IDs or no event has them.
+    Return None if the filter has other conditions, or no event has the IDs.
     """
     from controlplane.operations.audit import EventPage
     from controlplane.operations.event_lookup import LookUpEvents, look_up
@@ -363,7 +363,10 @@ def _page_by_id(cli: Cli, asked: SearchEvents) -> EventPage | None:
 
 
 def _event(cli: Cli, given_id: str, org: str | None) -> EventDetails:
-    """Return the event that the text names. If several have this ID, list them and raise CommandFailed."""
+    """Return the event that an ID on the command line refers to.
+
+    If several events have this ID, list them and raise CommandFailed.
+    """
     import orjson
 
     from controlplane.operations.event_details import EventReference, event
@@ -393,7 +396,7 @@ def _joined(arguments: list[str] | None) -> str:
 
 
 def _notes_on_name(cli: Cli, org: str | None) -> Iterator[str]:
-    """Yield a note for each deleted organisation that had the name of an existing one."""
+    """Yield a note for each deleted organisation that had the name of an existing organisation."""
     from controlplane.operations import deletions
 
     if org is None:
@@ -415,7 +418,7 @@ def _names(cli: Cli) -> dict[str, str]:
 
 
 def _print_page(page: EventPage) -> None:
-    """Print the events byte for byte as they arrived."""
+    """Print a page of events as JSON, with each event byte for byte as it arrived."""
     import msgspec
 
     events = b", ".join(map(bytes, page.events))
@@ -438,7 +441,7 @@ def _print_table(page: EventPage, names: dict[str, str], fit: Fit) -> None:
 
 
 def event_cells(body: bytes, names: dict[str, str]) -> dict[str, Any]:
-    """Return the cells of one event in a list of events."""
+    """Return the cells of one audit event in a table of events."""
     import orjson
 
     made = orjson.loads(body)
@@ -467,7 +470,7 @@ def _print_line(body: bytes, names: dict[str, str], *, as_json: bool) -> None:
 
 
 class _Events:
-    """Parser of server-sent events from pieces of any length."""
+    """Parser of server-sent events that receives its input in pieces of any length."""
 
     def __init__(self, show: Callable[[bytes], None]) -> None:
         self._show = show
@@ -490,7 +493,7 @@ class _Events:
 def _without_manifest(
     manifest: Path | None,
 ) -> Iterator[Callable[[Callable[[bytes], None]], Callable[[bytes], None]]]:
-    """Withhold the last line of an export, which is the manifest, and write it to its own file."""
+    """Remove the last line of an export, which is the manifest, and write it to a separate file."""
     if manifest is None:
         yield lambda write: write
         return
@@ -526,7 +529,7 @@ def _write(piece: bytes) -> None:
 
 @contextlib.contextmanager
 def _counted() -> Iterator[Callable[[bytes], None]]:
-    """Show the progress of the export on a terminal."""
+    """Show the progress of an export on a terminal."""
     if not sys.stderr.isatty():
         yield lambda piece: None
         return

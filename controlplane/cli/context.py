@@ -83,7 +83,7 @@ AnyOrg = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Store and its resources while a command runs."""
+    """Settings, store and operation context that are open while a command runs."""
 
     settings: Settings
     store: SqlStore
@@ -91,7 +91,7 @@ class Open:
 
 
 class Cli:
-    """Context of every command (`ctx.obj`), which says where its operations run."""
+    """Context of every command (`ctx.obj`), which runs operations on the store or at a server."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Cli:
 
     @property
     def has_store(self) -> bool:
-        """Return True if there is a store or a server in which to look up a ruleset."""
+        """Return True if the options name a store or a server in which to look up a ruleset."""
         return self._config is not None or self._url is not None
 
     @property
@@ -117,7 +117,7 @@ class Cli:
 
     @property
     def console_address(self) -> str:
-        """Address of the console, if the settings or the options name it."""
+        """Address of the console, or an empty text if neither settings nor options name it."""
         return self._url or self.settings.console.public_base_url
 
     @property
@@ -140,7 +140,7 @@ class Cli:
 
     @property
     def egress(self) -> Egress:
-        """Egress settings, from the settings file or, without one, from the environment variables."""
+        """Egress settings from the settings file or, without that file, from environment variables."""
         from proxy.config import SettingsError
         from proxy.outbound.settings import egress_of, egress_of_variables
 
@@ -165,7 +165,7 @@ class Cli:
     def missing_store_as_empty(self) -> Iterator[None]:
         """Let commands that only read work on an empty store if the store does not exist yet.
 
-        The empty store is removed at the end.
+        The temporary empty store is removed at the end.
         """
         from tempfile import TemporaryDirectory
 
@@ -177,7 +177,10 @@ class Cli:
                 self._empty_store = None
 
     def call(self, operation: Operation[Q, A], asked: Q) -> A:
-        """Run the operation on the store or at a running server. Report each failure in one line."""
+        """Run an operation on the store or at a running server.
+
+        Report each failure of the operation on one line.
+        """
         from controlplane.operations.perform import perform
 
         _check(asked)
@@ -191,9 +194,9 @@ class Cli:
     def stream(
         self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None], seconds: float | None = None
     ) -> None:
-        """Give each piece of the response to `take` when it arrives.
+        """Pass each piece of a response to `take` when the piece arrives.
 
-        `seconds` is the longest wait for a byte from a server, if it differs from the default.
+        `seconds` is the longest wait for a byte from a server, or None for the default.
         """
         _check(asked)
         remote = self.remote
@@ -211,9 +214,9 @@ class Cli:
         self.run(work, reads=True)
 
     def run(self, work: Callable[[Open], Awaitable[T]], *, reads: bool) -> T:
-        """Run `work` with the store open. Report each failure in one line.
+        """Run `work` while the store is open. Report each failure of `work` on one line.
 
-        With `reads`, `work` only reads, and a missing store or master key stays missing.
+        With `reads`, `work` only reads, and neither a missing store nor a missing master key is created.
         """
 
         if not self.has_store:
@@ -270,8 +273,8 @@ class Cli:
 def _check(asked: Request) -> None:
     """Check the members of a request as the admin API does.
 
-    Refuse an empty name, ID or time. It usually comes from a shell variable that is not set, and to ignore it
-    would change the request.
+    Refuse an empty name, ID or time in the request. An empty value usually comes from a shell variable that
+    is not set. Ignoring the value would change the meaning of the request.
     """
     from controlplane.operations.operation import validation_problem
 
@@ -285,7 +288,7 @@ def _check(asked: Request) -> None:
 
 
 def _describe(error: Exception) -> Exception:
-    """Return the CommandFailed for an error; return None for a fault of the program itself."""
+    """Return the CommandFailed for an error, or None if the error is a fault of the program itself."""
     from controlplane.names import InvalidName
     from controlplane.operations.actor import Forbidden
     from controlplane.operations.operation import InvalidRequest
@@ -302,9 +305,9 @@ def _describe(error: Exception) -> Exception:
 
 
 async def _filled_index(settings: Settings, store: SqlStore, stack: AsyncExitStack) -> SearchIndex:
-    """Return the search index after all accepted events are in it.
+    """Return the search index after all accepted events were added to the index.
 
-    The index is filled here, because a server may not run and its index writer may be behind.
+    The command fills the index, because a server may not run and its index writer may be behind.
     """
     from controlplane.index_writer import IndexWriter
     from controlplane.search import open_index
@@ -316,7 +319,7 @@ async def _filled_index(settings: Settings, store: SqlStore, stack: AsyncExitSta
 
 
 def this_user() -> Actor:
-    """Return the user who runs this command, as the kernel reports it and not the environment."""
+    """Return the user who runs this command, from the kernel and not from the environment."""
     import pwd
 
     from controlplane.operations.actor import local_actor
@@ -329,7 +332,7 @@ def this_user() -> Actor:
 
 
 def leave_standard_output() -> None:
-    """Discard further output, so that the failure to write it is reported only once."""
+    """Discard further output, so that a failure to write output is reported only once."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -338,7 +341,10 @@ def print_json(value: object) -> None:
 
 
 def write_json(text: bytes) -> None:
-    """Print one line of JSON byte for byte. On a terminal, escape what a proxy sent."""
+    """Print one line of JSON byte for byte.
+
+    On a terminal, escape unsafe characters in text that a proxy sent.
+    """
     if sys.stdout.isatty():
         from proxy.wire.log_line import escaped
 
@@ -348,9 +354,9 @@ def write_json(text: bytes) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print text with its characters unchanged.
+    """Print a text with its characters unchanged.
 
-    On a terminal, escape characters that could hide or reverse a line.
+    On a terminal, escape characters that could hide or reverse a part of the line.
     """
     if sys.stdout.isatty():
         from proxy.wire.log_line import escaped
@@ -360,7 +366,7 @@ def print_text(text: str) -> None:
 
 
 def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> None:
-    """Print one thing as JSON, or as a line or a block for each of its facts."""
+    """Print one thing as JSON, or as text with a line or a block for each fact."""
     if isinstance(facts, msgspec.Struct):
         facts = facts_of(facts)
     if as_json:
@@ -372,12 +378,15 @@ def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> 
 
 
 def print_next(lines: Iterable[str]) -> None:
-    """Print the next steps after something was made, below its facts."""
+    """Print the next steps after a thing was made, below the facts of the thing."""
     print_text("\n" + "\n".join(lines))
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal before a step with consequences. Raise CommandFailed if the answer is not yes."""
+    """Ask on a terminal for consent before a step with consequences.
+
+    Raise CommandFailed if the operator does not answer yes.
+    """
     if yes or not sys.stdin.isatty():
         return
     sys.stderr.write(f"{question} [y/N] ")
@@ -387,9 +396,10 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def confirm_loss(question: str, *, to: str) -> None:
-    """Ask before something is lost permanently. Raise CommandFailed unless the answer is yes.
+    """Ask for consent before data is lost permanently. Raise CommandFailed unless the operator answers yes.
 
-    Without a terminal, `--yes` is required. `to` names the action in that message.
+    Without a terminal, the option `--yes` is required. `to` names the action in the message about a missing
+    `--yes`.
     """
     if not sys.stdin.isatty():
         raise CommandFailed(INVALID_INPUT, f"--yes: required to {to} without a terminal")
@@ -397,20 +407,20 @@ def confirm_loss(question: str, *, to: str) -> None:
 
 
 def facts_of(response: msgspec.Struct) -> dict[str, Any]:
-    """Return the members of a response by their names in JSON."""
+    """Return the members of a response by their JSON names."""
     facts: dict[str, Any] = msgspec.to_builtins(response)
     return facts
 
 
 def org_names(cli: Cli) -> dict[str, str]:
-    """Return the names, by ID, of the organisations that the operator has permission to see."""
+    """Return the names of the organisations that the operator may see, by ID."""
     from controlplane.operations import orgs
 
     return {org.org_id: org.name for org in cli.call(orgs.list_all, orgs.ListOrgs()).orgs}
 
 
 def names_with_deleted(cli: Cli) -> dict[str, str]:
-    """Return the names of organisations by ID, with labels for the deleted ones."""
+    """Return the names of organisations by ID, with labels for deleted organisations."""
     from controlplane.operations import deletions
 
     found = cli.call(deletions.list_all, deletions.ListDeletions()).deletions
@@ -420,7 +430,7 @@ def names_with_deleted(cli: Cli) -> dict[str, str]:
 def with_org_names(
     cli: Cli, listed: Sequence[msgspec.Struct], names_of: Callable[[Cli], dict[str, str]] = org_names
 ) -> list[dict[str, Any]]:
-    """Replace IDs of organisations by names, for output to a person."""
+    """Replace the IDs of organisations in a list by names, for output to a person."""
     names = names_of(cli) if listed else {}
     return [_with_org_name(facts_of(each), names) for each in listed]
 
@@ -437,7 +447,7 @@ def print_list(
     as_json: bool,
     fit: Fit = Fit.TERMINAL,
 ) -> None:
-    """Print a list as JSON (`{name: [...]}`) or as a table."""
+    """Print a list as a table, or as a JSON object that has the list under its name."""
     rows = [facts_of(each) if isinstance(each, msgspec.Struct) else each for each in listed]
     if as_json:
         print_json({layout.rows: rows})
@@ -451,12 +461,15 @@ def print_list(
 
 
 def terminal_width() -> int | None:
-    """Return the number of characters in a line of the terminal; None for a pipe or a file."""
+    """Return the width of the terminal in characters, or None for a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def clock() -> Clock:
-    """Return the clock that formats times. Raise CommandFailed if the environment names an unknown zone."""
+    """Return the clock that formats times in the operator's time zone.
+
+    Raise CommandFailed if the environment variable names an unknown time zone.
+    """
     from controlplane.cli.moments import UnknownZone, clock_of
 
     try:

@@ -85,7 +85,7 @@ class Reuse(str, Enum):  # noqa: UP042 - typer shows the values of such a class
 
 
 class _Pins(NamedTuple):
-    """Pinned issuer and subject, and how many tokens one assertion can obtain."""
+    """Issuer and subject to which a credential is pinned, and how many tokens one assertion can obtain."""
 
     issuer: str | None
     subject: str | None
@@ -174,7 +174,7 @@ def add_federated(
 def _filled(
     pins: _Pins, github: str | None, environment: str | None, branch: str | None, kubernetes: str | None
 ) -> _Pins:
-    """Return issuer and subject as GitHub and Kubernetes write them."""
+    """Return issuer and subject in the form of tokens from GitHub and Kubernetes."""
     from controlplane.credential_input import GITHUB_ISSUER
 
     if github is None and (environment or branch):
@@ -222,7 +222,10 @@ def add_key(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Allow an app to authenticate with assertions that it signs. A private key is refused."""
+    """Allow an app to authenticate with assertions that it signs.
+
+    The command refuses a file with a private key.
+    """
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
@@ -241,7 +244,10 @@ def add_certificate(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Allow an app to authenticate with a client certificate. A private key is refused."""
+    """Allow an app to authenticate with a client certificate.
+
+    The command refuses a file with a private key.
+    """
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
@@ -254,7 +260,10 @@ def add_certificate(
 
 
 def _public_text(file: Path, member: str) -> str:
-    """Return the text of a file. Refuse a private key before it leaves this machine."""
+    """Return the text of a file that contains a public key or a certificate.
+
+    A file with a private key is refused before the key leaves this machine.
+    """
     from controlplane import credential_input
 
     text = given(file, credential_input.certificate_text)
@@ -279,7 +288,7 @@ def list_credentials(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List all credentials of an app: kind, pinned values, end and last use."""
+    """List all credentials of an app: kind, pinned values, end time and last use."""
     from controlplane.operations import apps, credentials
 
     cli: Cli = ctx.obj
@@ -296,7 +305,7 @@ def list_ending(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the credentials of all apps that have ended or end within 30 days, the soonest first."""
+    """List the credentials of all apps that have ended or end within 30 days, soonest end first."""
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
@@ -319,7 +328,7 @@ def end_credential(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Set the end of a credential."""
+    """Set the time when a credential ends."""
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
@@ -338,7 +347,7 @@ def remove_credential(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Remove a credential from an app. It and its tokens end at the next sync of each proxy."""
+    """Remove a credential from an app. The credential and its tokens end at the next sync of each proxy."""
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
@@ -393,7 +402,7 @@ def _row(credential: CredentialFacts) -> dict[str, Any]:
 
 
 def ends_of(credential: CredentialFacts) -> str:
-    """Return the end of a credential, with a mark if it is near or past."""
+    """Return the end time of a credential, with a mark if the end is near or past."""
     if credential.ends_at is None:
         return "never"
     mark = {"valid": "", "soon": " (soon)", "ended": " (ended)"}

@@ -1,4 +1,4 @@
-"""Confirmation before a deletion, which states what is deleted and what stays."""
+"""Confirmation before a deletion, with a list of things to delete and things that stay."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def delete(
     yes: bool,
     json: bool,
 ) -> None:
-    """State what is deleted and what stays, ask for confirmation, and delete."""
+    """List what a deletion removes and what stays, ask for confirmation, and delete."""
     if not yes:
         asked = _of_the_shown(asked, _ask(cli, effect_of))
     print_facts(cli.call(operation, asked), as_json=json)
 
 
 def _of_the_shown(asked: Q, shown: Effect) -> Q:
-    """Return a request that names the shown thing by its ID.
+    """Return a request that names the thing in the confirmed question by its ID.
 
-    Another thing may have received the same name after the question.
+    A different thing may have received the same name after the question.
     """
     from msgspec.structs import replace
 

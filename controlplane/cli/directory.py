@@ -1,4 +1,4 @@
-"""Read and write the directories of `apply` and `export`, and the files for new secrets."""
+"""Read and write the configuration directories of `apply` and `export`, and files for new secrets."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _ROOM: Final = 128
 
 
 def read_directory(directory: Path) -> Wanted:
-    """Return the contents that the YAML files in the directory request.
+    """Return the configuration that the YAML files in a directory request.
 
-    Files in subdirectories count if one of these files names them. Raise CommandFailed with every error in
-    the files.
+    A file in a subdirectory is read only if one of the YAML files names it. Raise CommandFailed with every
+    error in the files of the directory.
     """
     from controlplane.as_code.documents import InvalidDirectory, UnreadableFile, read_documents
 
@@ -76,7 +76,10 @@ def read_directory(directory: Path) -> Wanted:
 
 
 def write_directory(directory: Path, wanted: Wanted) -> list[Path]:
-    """Write the files and return their paths. Raise CommandFailed if the directory already has files."""
+    """Write the files of an export, and return their paths.
+
+    Raise CommandFailed if the directory already has files.
+    """
     from controlplane.as_code.documents import directory_json_schema
 
     try:
@@ -102,7 +105,7 @@ def write_directory(directory: Path, wanted: Wanted) -> list[Path]:
 
 
 class _Names:
-    """File names of things, each used only once."""
+    """File names for things, each of which is used only once."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -146,7 +149,7 @@ _IN_FILES: Final = (
 
 
 def _app_members(folder: str, names: _Names, app: WantedApp, files: dict[str, str]) -> dict[str, Any]:
-    """Return the app in the form of its document, and add the files of its credentials."""
+    """Return an app as a mapping for YAML, and add the files of its credentials to `files`."""
     members = _without_none(msgspec.to_builtins(app))
     if (ends := members.pop("secretEnds", None)) is not None:
         members["secret_ends"] = ends
@@ -163,7 +166,7 @@ def _app_members(folder: str, names: _Names, app: WantedApp, files: dict[str, st
 
 
 def _readable(text: str) -> str:
-    """Return a key as JSON on several lines, or a certificate as PEM."""
+    """Return a public key as JSON on several lines, or a certificate as PEM."""
     if text.startswith("{"):
         return msgspec.json.format(text, indent=2) + "\n"
     return f"-----BEGIN CERTIFICATE-----\n{fill(text, 64)}\n-----END CERTIFICATE-----\n"
@@ -179,7 +182,10 @@ def _fleet(wanted: Wanted) -> dict[str, Any]:
 
 
 def _without_none(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Omit members that are None. Also omit `enabled: true`, because it is the default."""
+    """Return the members without members that are None.
+
+    The member `enabled: true` is also left out, because it is the default.
+    """
     left_out = ("enabled", True)
     return {key: each for key, each in members.items() if each is not None and (key, each) != left_out}
 
@@ -195,7 +201,7 @@ def _yaml(members: Mapping[str, Any]) -> str:
 
 
 class SecretFile(msgspec.Struct, rename="camel", frozen=True):
-    """Secret file that was written, and the thing that owns the secret."""
+    """A secret file that was written, and the thing that owns the secret."""
 
     kind: Kind
     org: str | None
@@ -204,7 +210,7 @@ class SecretFile(msgspec.Struct, rename="camel", frozen=True):
 
 
 class LostSecret(msgspec.Struct, rename="camel", frozen=True):
-    """Thing that was made, but whose secret could not be written to a file."""
+    """A thing that was made, but whose secret could not be written to a file."""
 
     kind: Kind
     org: str | None
@@ -219,7 +225,10 @@ class WrittenSecrets(msgspec.Struct, frozen=True):
 
 
 class SecretFiles:
-    """Files for the secrets of a plan. Their names depend only on each new app or proxy."""
+    """Files for the new secrets that a plan makes.
+
+    The name of a secret file depends only on its app or proxy.
+    """
 
     def __init__(self, directory: Path | None, changes: Sequence[Change]) -> None:
         self._directory = directory
@@ -254,9 +263,9 @@ class SecretFiles:
             raise CommandFailed(FAILED, f"{what}: {error.strerror}") from None
 
     def write(self, made: AppliedConfig) -> WrittenSecrets:
-        """Write each new secret to its own file, without a final newline.
+        """Write each new secret to a separate file, without a final newline.
 
-        If one file cannot be written, the others are still written.
+        If one secret file cannot be written, the others are still written.
         """
         if self._directory is None:
             return WrittenSecrets()
@@ -283,7 +292,7 @@ class _Thing(NamedTuple):
 
 
 def _secrets(made: AppliedConfig) -> Iterator[tuple[_Thing, str, str]]:
-    """Yield each secret with its owner and the suffix of its file."""
+    """Yield each secret with its owner and the suffix of the secret's file."""
     for app in made.apps:
         again = f"app rotate-secret {quote(app.name)} --org {quote(app.org)}"
         thing = _Thing("app", app.org, app.name, again)
@@ -297,9 +306,9 @@ def _secrets(made: AppliedConfig) -> Iterator[tuple[_Thing, str, str]]:
 
 
 def _base(org: str | None, name: str) -> str:
-    """Return the first part of the file names of a thing, which is unique.
+    """Return the first part of the names of a thing's secret files, which is unique.
 
-    A name that has characters outside a vault's alphabet gets the first digits of a digest.
+    If a name has characters that a key vault does not accept, the result also has digits of a digest.
     """
     parts = [name] if org is None else [org, name]
     base = ".".join(_NOT_PLAIN.sub("-", each).strip("-") or "unnamed" for each in parts)

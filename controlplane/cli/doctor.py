@@ -1,4 +1,4 @@
-"""Command `doctor`, which reports faults of the control plane and how to fix each."""
+"""Command `doctor`, which reports faults of the control plane and how to fix each fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 @app.command()
 def doctor(ctx: typer.Context, json: Json = False) -> None:
-    """Find faults that prevent the control plane from working. Nothing is changed."""
+    """Find faults that prevent the control plane from working, and change nothing."""
     from controlplane.doctor.examination import examine
     from proxy.wire.finding import as_json, worst
 
@@ -36,7 +36,7 @@ def doctor(ctx: typer.Context, json: Json = False) -> None:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    """Print findings in colour and wrapped on a terminal, and as plain lines to a pipe."""
+    """Print the findings in colour and wrapped on a terminal, or as plain lines to a pipe."""
     from proxy.wire.finding import as_lines, by_weight, summary
 
     if not sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""Commands `ruleset explain`, `test`, `diff` and `schema`; only a stored ruleset needs settings."""
+"""Commands `ruleset explain`, `test`, `diff` and `schema`. They need settings only for a stored ruleset."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def explain(
     root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Explain the verdict on one request: the rules that were tried, and which of their conditions failed."""
+    """Explain the verdict on one request: the rules that were tried, and the conditions that failed."""
     from controlplane.operations.dry_runs import field_lines, known_address
     from controlplane.operations.explanations import explained
     from controlplane.workshop.explain import Explainer, SampleRequest
@@ -131,7 +131,7 @@ def explain(
 def _explained_there(
     cli: Cli, source: str, org: str | None, sample: SampleRequest, response: ResponseFacts | None
 ) -> Explained:
-    """Explain a request at the store, which has the schemas."""
+    """Explain a request by an operation of the control plane, because the store has the schemas."""
     from controlplane.operations.dry_runs import AnswerSample, ExplainRequest
     from controlplane.operations.dry_runs import explain as operation
     from proxy.wire.audit_event import rfc3339
@@ -209,7 +209,10 @@ def run_tests(
     root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Test a ruleset with cases, which are requests with expected verdicts. Exit 1 if a verdict differs."""
+    """Test a ruleset with cases, which are requests with expected verdicts.
+
+    Exit 1 if a test case has another verdict than expected.
+    """
     from controlplane.operations.dry_runs import RunCases, run
     from controlplane.operations.dry_runs import test as operation
 
@@ -244,7 +247,10 @@ def diff(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """List the rules that B adds, removes, changes or moves. Exit 1 if there are any."""
+    """List the rules that ruleset B adds, removes, changes or moves in comparison with ruleset A.
+
+    Exit 1 if the rulesets have different rules.
+    """
     from controlplane.operations.dry_runs import difference
     from controlplane.workshop.ruleset_diff import diff_rulesets
 
@@ -292,7 +298,7 @@ def ruleset_of(cli: Cli, source: str, org: str | None) -> Ruleset:
 
 
 def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
-    """Return the label for messages and the text of a ruleset, from a file or else from the store."""
+    """Return the label of a ruleset for messages, and its text from a file or else from the store."""
     if _is_file(source):
         return source, read_text(Path(source))
     if not cli.has_store:
@@ -304,7 +310,7 @@ def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
 
 
 def _named(cli: Cli, source: str, org: str | None) -> tuple[str, str | None, int | None]:
-    """Return the ruleset, the organisation and the version that the arguments name."""
+    """Return the ruleset name, organisation and version that the command-line arguments name."""
     from controlplane.operations.dry_runs import named_version
     from controlplane.operations.rulesets import ListRulesets, list_all
 
@@ -314,7 +320,7 @@ def _named(cli: Cli, source: str, org: str | None) -> tuple[str, str | None, int
 
 
 def source_of(cli: Cli, source: str) -> Source:
-    """Return the source for an operation: the text of a file, or a ruleset that the operation looks up."""
+    """Return the ruleset for an operation: the text of a file, or the name of a stored ruleset."""
     from controlplane.operations.dry_runs import Source
 
     if not _is_file(source):
@@ -411,7 +417,7 @@ def _describe_implied(implied: ImpliedFacts) -> str:
 
 
 def _describe_filter(report: Explained) -> Iterator[str]:
-    """Describe the active filter, and which properties it removed from the response."""
+    """Yield lines that describe the active filter, and the properties that it removed from the response."""
     from proxy.policy.transforms import parse_names
 
     filter_ = parse_names(report.transforms)

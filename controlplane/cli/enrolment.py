@@ -1,4 +1,4 @@
-"""Commands of `proxy enrol-token`: tokens with which proxies enrol themselves."""
+"""Commands of `proxy enrol-token`, which manage the tokens with which proxies enrol themselves."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def add(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a token with which proxies enrol themselves, and print it. It is shown only once."""
+    """Make a token with which proxies enrol themselves, and print the token.
+
+    The enrolment token is shown only once.
+    """
     from controlplane.operations import enrolment
 
     cli: Cli = ctx.obj
@@ -115,7 +118,7 @@ def list_tokens(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List enrolment tokens, the newest first."""
+    """List enrolment tokens, newest first."""
     from controlplane.operations import enrolment
 
     cli: Cli = ctx.obj
@@ -125,7 +128,7 @@ def list_tokens(
 
 @app.command()
 def show(ctx: typer.Context, token: _Token, json: Json = False) -> None:
-    """Show one enrolment token and the proxies that enrolled with it."""
+    """Show one enrolment token, and the proxies that enrolled with this token."""
     cli: Cli = ctx.obj
     print_facts(_shown(cli, token), as_json=json)
 
@@ -140,7 +143,10 @@ def revoke(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Revoke an enrolment token at once. Its proxies stay, unless you give --with-proxies."""
+    """Revoke an enrolment token at once.
+
+    Proxies that enrolled with the token stay, unless you give --with-proxies.
+    """
     from controlplane.operations import enrolment
 
     cli: Cli = ctx.obj

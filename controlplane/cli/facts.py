@@ -1,4 +1,7 @@
-"""Format the facts of one thing as lines for a person, with nested facts in blocks. This module is pure."""
+"""Format the facts of one thing as lines for a person, with nested facts in blocks.
+
+The functions of this module are pure.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9]{2}
 
 
 def label(member: str) -> str:
-    """Return the name of a member as words: `last seen` for `lastSeen`."""
+    """Return the JSON name of a member as words for a person, such as `last seen` for `lastSeen`."""
     words = (word.lower() for word in _WORDS.sub(" ", member).split())
     return " ".join(_UPPER.get(word, word) for word in words)
 
 
 def fact_lines(facts: Mapping[str, Any], clock: Clock) -> Iterator[str]:
-    """Return a line for each fact, and a block for each fact that has nested facts."""
+    """Yield a line for each fact of a thing, and a block for each fact that has nested facts."""
     named = [(label(one_line(name)), value) for name, value in facts.items()]
     width = max((len(name) for name, value in named if not _is_block(value)), default=0)
     for name, value in named:
@@ -45,7 +48,7 @@ def fact_lines(facts: Mapping[str, Any], clock: Clock) -> Iterator[str]:
 
 
 def said(value: Any) -> str:
-    """Return a value as one line, as in the cell of a table."""
+    """Return the value of a fact on one line, such as for the cell of a table."""
     if value is None:
         return _NOTHING
     if isinstance(value, bool):

@@ -16,7 +16,7 @@ INVALID_INPUT = 2
 
 
 class CommandFailed(Exception):
-    """End the command with these lines on standard error and this exit status."""
+    """Exception that ends the command with these lines on standard error and this exit status."""
 
     def __init__(self, status: int, *lines: str) -> None:
         super().__init__(*lines)
@@ -25,9 +25,9 @@ class CommandFailed(Exception):
 
 
 def given(file: Path, read: Callable[[bytes], T]) -> T:
-    """Return the result of `read`.
+    """Return the result of `read` for a file that the command line names.
 
-    Raise CommandFailed if the file that the command line names is unusable.
+    Raise CommandFailed if the file can't be read.
     """
     try:
         return read(file.read_bytes())
@@ -39,7 +39,7 @@ def given(file: Path, read: Callable[[bytes], T]) -> T:
 
 @contextlib.contextmanager
 def named_as_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Report problems with a request's member under the option that set the member."""
+    """Report errors about a request member under the command-line option that set the member."""
     try:
         yield
     except CommandFailed as failed:

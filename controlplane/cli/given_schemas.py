@@ -1,4 +1,4 @@
-"""Schemas of a ruleset that a command tries on this host, without a store."""
+"""Schemas for a ruleset that a command evaluates on this host, without a store."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ Root = Annotated[
 
 
 def asks_the_store(cli: Cli, ruleset: Ruleset, schema: Path | None) -> bool:
-    """Return True if only the store has the schemas of the ruleset, so that it must be tried there."""
+    """Return True if only the store has the ruleset's schemas, so that an operation must evaluate it."""
     from proxy.policy.schemas import needs_schemas
 
     return needs_schemas(ruleset) and schema is None and cli.has_store
 
 
 def given_schemas(label: str, text: str, ruleset: Ruleset, schema: Path | None, root: str) -> Schemas:
-    """Return the schema in the file.
+    """Return the schema in a file for the rules of a ruleset.
 
-    Raise CommandFailed if the ruleset needs another schema, or names things that are not in this one.
+    Raise CommandFailed if the ruleset needs a schema and no file is given, or names things that the schema
+    lacks.
     """
     from controlplane.workshop.thing_problems import thing_problems
     from proxy.policy.schemas import (

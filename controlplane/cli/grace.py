@@ -20,9 +20,9 @@ Grace = Annotated[
 
 
 def grace_seconds(text: str, most: int) -> int:
-    """Return the seconds of a grace time.
+    """Return the seconds of a grace period in the form of `--grace`.
 
-    Raise CommandFailed if it is invalid, or longer than `most` seconds.
+    Raise CommandFailed if the grace period is invalid, or longer than `most` seconds.
     """
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     if match is None:

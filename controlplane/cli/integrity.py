@@ -1,4 +1,4 @@
-"""Commands `audit head` and `audit verify`, for the chain heads and the verification of the chains."""
+"""Commands `audit head` and `audit verify`, which show chain heads and verify the audit chains."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ def head(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Print the newest link of each organisation's chain of events. Store it off-site for `audit verify`."""
+    """Print the newest link of each organisation's audit chain.
+
+    Store the output off-site for `audit verify`.
+    """
     from controlplane.operations.integrity import HeadsAsked
     from controlplane.operations.integrity import head as heads
 
@@ -116,7 +119,10 @@ def verify(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Verify that no stored event was changed, inserted, reordered or removed. Exit 1 at the first fault."""
+    """Verify that no stored audit event was changed, inserted, reordered or removed.
+
+    Exit 1 if an audit chain has a fault.
+    """
     from controlplane.operations.integrity import Verify, verified
     from controlplane.operations.integrity import verify as verify_all
 
@@ -148,7 +154,7 @@ def verify(
 
 
 async def _walked(opened: Open, request: Verify) -> list[Verdict]:
-    """Verify the chains while a progress bar is shown."""
+    """Verify the audit chains, and show a progress bar during the verification."""
     from controlplane.operations.integrity import Verdict, verification
 
     verdicts = []
@@ -203,7 +209,7 @@ def _result(verdict: Verdict) -> str:
 
 
 def _sentence(org: str, verdict: Verdict, clock: Clock) -> str:
-    """Return the statement about an organisation's events that the verification supports."""
+    """Return the statement about an organisation's events that the result of the verification supports."""
     if verdict.misfit is not None:
         return f"{org}: NOT VERIFIED. Stored events were changed; the first fault is below."
     if verdict.received_from is None or verdict.received_to is None:

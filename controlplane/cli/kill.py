@@ -67,7 +67,7 @@ def stop_app(
     yes: _Yes = False,
     json: Json = False,
 ) -> None:
-    """Stop an app: refuse all its requests, and end the running ones, from the next sync of each proxy."""
+    """Stop an app: refuse all its requests, and end running requests, from each proxy's next sync on."""
     from controlplane.operations import emergency
     from controlplane.operations.stop_effects import StopToCome
 
@@ -93,7 +93,7 @@ def stop_org(
 
 @stop.command("all")
 def stop_all(ctx: typer.Context, reason: _Reason = "", yes: _Yes = False, json: Json = False) -> None:
-    """Stop everything: refuse the requests of every app of every organisation."""
+    """Stop all organisations: refuse the requests of every app of every organisation."""
     from controlplane.operations import emergency
     from controlplane.operations.stop_effects import StopToCome
 
@@ -104,7 +104,7 @@ def stop_all(ctx: typer.Context, reason: _Reason = "", yes: _Yes = False, json: 
 
 @stop.command("list")
 def list_stops(ctx: typer.Context, wide: Wide = False, no_trunc: NoTrunc = False, json: Json = False) -> None:
-    """List the current emergency stops."""
+    """List the emergency stops that are set now."""
     from controlplane.operations import emergency
 
     cli: Cli = ctx.obj
@@ -151,7 +151,7 @@ def reach(
 
 @lift.command("app")
 def lift_app(ctx: typer.Context, app: _App, org: AnyOrg = None, json: Json = False) -> None:
-    """Lift the stop of an app. Other stops remain, and are printed."""
+    """Lift the emergency stop of an app. The command prints the stops that remain."""
     from controlplane.operations import emergency
 
     cli: Cli = ctx.obj
@@ -160,7 +160,7 @@ def lift_app(ctx: typer.Context, app: _App, org: AnyOrg = None, json: Json = Fal
 
 @lift.command("org")
 def lift_org(ctx: typer.Context, org: _Org, json: Json = False) -> None:
-    """Lift the stop of an organisation. Other stops remain, and are printed."""
+    """Lift the emergency stop of an organisation. The command prints the stops that remain."""
     from controlplane.operations import emergency
 
     cli: Cli = ctx.obj
@@ -169,7 +169,7 @@ def lift_org(ctx: typer.Context, org: _Org, json: Json = False) -> None:
 
 @lift.command("all")
 def lift_all(ctx: typer.Context, json: Json = False) -> None:
-    """Lift the stop of everything. Other stops remain, and are printed."""
+    """Lift the emergency stop of all organisations. The command prints the stops that remain."""
     from controlplane.operations import emergency
 
     cli: Cli = ctx.obj
@@ -183,7 +183,10 @@ def _print_stop(cli: Cli, stopped: StopFacts, place: tuple[str, ...], *, as_json
 
 
 def _ask(cli: Cli, to_come: StopToCome, yes: bool) -> None:
-    """State which requests will fail and, on a terminal, ask. Raise CommandFailed if the answer is no."""
+    """Print which requests an emergency stop will refuse and, on a terminal, ask for consent.
+
+    Raise CommandFailed if the operator does not consent.
+    """
     from controlplane.operations import stop_effects
     from controlplane.operations.stop_words import consequences, what_stops
 

@@ -1,6 +1,6 @@
 """Columns of the tables on the command line, and the order in which columns are dropped.
 
-This module is pure.
+The functions of this module are pure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layout of a table: its columns from left to right, and which of them a narrow terminal drops."""
+    """Layout of a table: its columns from left to right, and the columns that a narrow terminal drops."""
 
     rows: str  # name of the rows in JSON, and in messages such as "no proxies"
     columns: tuple[Column, ...]
@@ -55,5 +55,8 @@ class Fit(Enum):
 
 
 def fit_of(wide: bool, no_trunc: bool) -> Fit:
-    """Return the treatment that the options of a list choose. A wide table truncates nothing."""
+    """Return the treatment of wide tables that the options of a list command select.
+
+    With `--wide`, the table truncates nothing.
+    """
     return Fit.WIDE if wide else Fit.WHOLE_TEXTS if no_trunc else Fit.TERMINAL

@@ -44,7 +44,10 @@ NAMED_OPTIONS: Final = {"search": "--search", "sort": "--sort", "cursor": "--cur
 def page_members(
     search: str | None, sort: str | None, limit: int | None, cursor: str | None, *, as_json: bool
 ) -> dict[str, Any]:
-    """Return the members of a request for a list. A table always has pages."""
+    """Return the members for search, sort and page in a request for a list.
+
+    A list that is printed as a table is always requested in pages.
+    """
     rows = DEFAULT_ROWS if limit is None and not as_json else limit
     return {"search": search, "sort": sort, "limit": rows, "cursor": cursor}
 
@@ -57,7 +60,7 @@ def print_page(
     as_json: bool,
     fit: Fit,
 ) -> None:
-    """Print the response as JSON, or `rows` as a table with the option for the next page."""
+    """Print a list's response as JSON, or its rows as a table with the option for the next page."""
     if as_json:
         print_json(found)
         return

@@ -30,7 +30,7 @@ _TOO_LARGE: Final = f"has more than {MAX_DOCUMENT:,} bytes: give the $metadata o
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Metadata document, the root path of its service, and the place where it was read."""
+    """A `$metadata` document, the root path of its service, and the place where it was read."""
 
     document: str
     root: str
@@ -38,7 +38,7 @@ class Metadata:
 
 
 class _Elsewhere(OSError):
-    """Redirect that leads to another host."""
+    """A redirect that leads to another host."""
 
 
 class _SameHost(HTTPRedirectHandler):
@@ -57,7 +57,10 @@ class _SameHost(HTTPRedirectHandler):
 def read_source(
     source: str, root: str | None, egress: Egress, clock: Callable[[], float] = time.monotonic
 ) -> Metadata:
-    """Return the document at a URL or in a file. Raise CommandFailed if it cannot be read."""
+    """Return the `$metadata` document at a URL or in a file.
+
+    Raise CommandFailed if the document cannot be read.
+    """
     if not source.lower().startswith(("http://", "https://")):
         return _in_file(Path(source), root)
     parts = _checked(source)

@@ -138,7 +138,7 @@ def diff(
     root: _Root = None,
     json: Json = False,
 ) -> None:
-    """Compare two schemas, and list the active rulesets that use the old one."""
+    """Compare two schemas, and list the active rulesets that use the older schema."""
     from controlplane.cli.metadata_source import read_source
     from controlplane.operations import models
 
@@ -190,7 +190,7 @@ def delete(
 ) -> None:
     """Delete the schema of a root path, if no active ruleset uses it.
 
-    Older versions of rulesets keep theirs.
+    Older versions of rulesets keep their schemas.
     """
     from controlplane.operations import deletions
 

@@ -13,12 +13,12 @@ LOCAL: Final = "local"
 
 
 class UnknownZone(Exception):
-    """Environment variable that does not name a known time zone."""
+    """The environment variable does not name a known time zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time zone for output, its name, and the current time."""
+    """Time zone for the output of a command, the name of the zone, and the current time."""
 
     name: str
     now: datetime
@@ -27,7 +27,7 @@ class Clock:
     def short(self, time: str, *, seconds: bool) -> str:
         """Return `14:03:22` for a time of today and `Nov 25 14:03` for an earlier day of this year.
 
-        With `seconds`, earlier days also have seconds. Return a text that is not a time unchanged.
+        With `seconds`, times of earlier days also have seconds. Return a text that is not a time unchanged.
         """
         moment = self._moment(time)
         if moment is None:
@@ -39,7 +39,7 @@ class Clock:
         return f"{moment:%b} {moment.day:2}{year} {clock if seconds else clock[:5]}"
 
     def whole(self, time: str) -> str:
-        """Return `2026-11-25 14:03:22 UTC`. Return a text that is not a time unchanged."""
+        """Return a time in the form `2026-11-25 14:03:22 UTC`. Return a text that is not a time unchanged."""
         moment = self._moment(time)
         return time if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} {self.name}"
 
@@ -52,7 +52,10 @@ class Clock:
 
 
 def clock_of(environment: Mapping[str, str], now: datetime) -> Clock:
-    """Return a clock of UTC, unless the environment names another zone. Raise UnknownZone."""
+    """Return a clock for UTC, unless the environment names another time zone.
+
+    Raise UnknownZone if the zone is not known.
+    """
     name = environment.get(VARIABLE, "") or "UTC"
     if name == "UTC":
         return Clock(name, now.astimezone(UTC), UTC)

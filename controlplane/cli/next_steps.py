@@ -1,4 +1,7 @@
-"""Return the next steps after something was made, as lines to read and to paste. This module is pure."""
+"""Text lines with the operator's next steps after a thing was made, to read and to paste.
+
+The functions of this module are pure.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,15 @@ class Typed:
     options: tuple[str, ...] = ()  # --config FILE, or --url URL and --token-file FILE
 
     def __call__(self, *words: str) -> str:
-        """Return a command on its own line. Words in capitals are placeholders."""
+        """Return a command line with the operator's options, on its own line.
+
+        Words in capital letters in the command are placeholders.
+        """
         return "  " + " ".join((self.program, *map(quote, self.options), *words))
 
     @property
     def proxy(self) -> str:
-        """Name of the proxy's program, in the same form."""
+        """Name of the proxy's program, in the form of `program`."""
         return proxy_beside(self.program)
 
 
@@ -57,7 +63,8 @@ def after_app(
 ) -> Iterator[str]:
     """Return the next steps after `app add`: the lines that an application needs.
 
-    `secret` is the client ID and the client secret. `address` is the address of a proxy, if one reported it.
+    `secret` is the pair of client ID and client secret. `address` is the address that a proxy reported, or
+    None.
     """
     client_id, client_secret = secret
     proxy = address or "https://PROXY"
@@ -91,7 +98,7 @@ def after_app(
 
 
 def after_app_without_secret(typed: Typed, name: str, org: str) -> Iterator[str]:
-    """Return the next steps after `app add --no-secret`: the credentials that an app can have instead."""
+    """Return the next steps after `app add --no-secret`: commands that add another credential."""
     whose = (quote(name), "--org", quote(org))
     yield "The app has no client secret. Give it one of these credentials:"
     yield typed("app", "federated", "add", *whose, "--issuer", "URL", "--subject", "TEXT")
@@ -103,9 +110,9 @@ def after_app_without_secret(typed: Typed, name: str, org: str) -> Iterator[str]
 def after_credential(
     kind: Literal["secret", CredentialKind], client_id: str, address: str | None
 ) -> Iterator[str]:
-    """Return the next steps after a new credential: the lines that its application needs.
+    """Return the next steps after a credential was added: the lines that its application needs.
 
-    `address` is the address of a proxy, if one reported it.
+    `address` is the address that a proxy reported, or None.
     """
     proxy = address or "https://PROXY"
     yield "The application needs these lines." + (
@@ -163,7 +170,10 @@ def after_proxy(typed: Typed, api_key: str, hmac_secret: str, name: str) -> Iter
 def after_new_keys(
     typed: Typed, api_key: str, hmac_secret: str, name: str, old_until: str | None
 ) -> Iterator[str]:
-    """Return the next steps after `proxy rotate-secret`. `old_until` is the time when the old keys end."""
+    """Return the next steps after `proxy rotate-secret`.
+
+    `old_until` is the time when the proxy's old keys end.
+    """
     yield "Both secrets are shown only once. Replace the old ones at the proxy, and restart it:"
     yield ""
     yield from _keys(api_key, hmac_secret)
@@ -182,9 +192,9 @@ def _keys(api_key: str, hmac_secret: str) -> Iterator[str]:
 
 
 def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
-    """Return the effect of new keys on a proxy that enrolled itself, and the alternative.
+    """Return the effect of new keys on a proxy that enrolled itself, and an alternative.
 
-    The alternative is to enrol the proxy again.
+    The alternative to new keys is to enrol the proxy again.
     """
     yield f"{name} enrolled itself. Once Agent__ApiKey is set, it ignores the file at"
     yield "Agent.IdentityPath, and no longer renews its keys."
@@ -194,7 +204,7 @@ def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
 
 
 def after_enrolment_token(typed: Typed, name: str, token: str, expires: str) -> Iterator[str]:
-    """Return the next steps after a new enrolment token: the settings of its proxies."""
+    """Return the next steps after an enrolment token was made: the settings of its proxies."""
     yield f"The token is shown only once. It works until {expires}. To end it earlier:"
     yield typed("proxy", "enrol-token", "revoke", quote(name))
     yield "Set it in the environment of the proxies, without an API key, and these lines in"
@@ -217,7 +227,10 @@ def after_grant(typed: Typed, name: str, org: str) -> Iterator[str]:
 
 
 def after_rotation(version: int, old_until: str | None, client_secret: str) -> Iterator[str]:
-    """Return the next steps after a new client secret. `old_until` is the time when the old secret ends."""
+    """Return the next steps after a client secret was replaced.
+
+    `old_until` is the time when the old client secret ends.
+    """
     yield f"This is version {version} of the secret. It is shown only once."
     yield "Give it to the application now:"
     yield f"  AZURE_CLIENT_SECRET={client_secret}"
@@ -243,7 +256,7 @@ def after_model(typed: Typed, orgs: Sequence[str]) -> Iterator[str]:
 
 
 def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
-    """Return the next steps after `kill`, which was given the words in `place`."""
+    """Return the next steps after the command `kill`. `place` has the words that name the stop."""
     words = tuple(map(quote, place))
     yield "Proxies refuse the requests after their next sync. To see which have confirmed it:"
     yield typed("kill", "reach", *words)
@@ -252,7 +265,10 @@ def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
 
 
 def after_operator(typed: Typed, name: str, *, has_role: bool, sign_in: bool) -> Iterator[str]:
-    """Return the next steps after `operator add`. `sign_in`: the operator can sign in to the console."""
+    """Return the next steps after `operator add`.
+
+    `sign_in` is True if the operator can sign in to the console.
+    """
     if not has_role:
         yield "The operator has no role yet. To give one (viewer, editor or admin):"
         yield typed("operator", "grant", quote(name), "--role", "viewer", "--org", "ORG")
@@ -266,9 +282,12 @@ def after_operator(typed: Typed, name: str, *, has_role: bool, sign_in: bool) ->
 
 
 def after_token(typed: Typed, until: str, console: str, *, renewed: bool) -> Iterator[str]:
-    """Return the next steps after `operator token add`. `console` is the console's address, if known.
+    """Return the next steps after `operator token add`.
 
-    `renewed`: each sign-in of the operator at the identity provider moves the end.
+    `console` is the address of the console, or an empty text if unknown.
+
+    If `renewed` is True, each sign-in of the operator at the identity provider postpones the end of the
+    token.
     """
     yield f"The token is shown only once, and is valid until {until}."
     if renewed:
@@ -286,12 +305,12 @@ def after_token(typed: Typed, until: str, console: str, *, renewed: bool) -> Ite
 def after_refused_token(ended: str) -> Iterator[str]:
     """Return the next steps after `operator token add` for an operator whose roles have ended.
 
-    The roles come from the identity provider.
+    The ended roles came from the identity provider.
     """
     yield "The token is shown only once."
     yield f"It is refused until the operator signs in again: the roles ended on {ended}."
 
 
 def not_active_yet(proposal: str) -> str:
-    """Return the next steps after a change that became a proposal."""
+    """Return the next steps after a change was stored as a proposal."""
     return f"Not active yet: another editor must approve it (`ruleset approve {proposal}`, or the console)."

@@ -118,7 +118,7 @@ def add(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Add an operator, with a first role if you name one."""
+    """Add an operator, optionally with a first role."""
     from controlplane.operations import operators
 
     if admin and (role or org):
@@ -163,7 +163,7 @@ def list_operators(
 
 @app.command()
 def show(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """Show one operator with the roles."""
+    """Show one operator and the operator's roles."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -185,7 +185,7 @@ def set_password(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Set the password of an operator. The sessions of the operator end."""
+    """Set the password of an operator, and end the operator's sessions."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -208,7 +208,7 @@ def link(
     ],
     json: Json = False,
 ) -> None:
-    """Allow one person of the identity provider to sign in as a local operator. Earlier sessions end."""
+    """Link one person of the identity provider to a local operator. The operator's earlier sessions end."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -217,7 +217,7 @@ def link(
 
 @app.command()
 def unlink(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """Remove the link between a local operator and a person of the identity provider. Sessions end."""
+    """Remove the link of a local operator to a person, and end the operator's sessions."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -226,7 +226,10 @@ def unlink(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
 
 @app.command()
 def disable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """Disable an operator until enabled again. Sessions end, and API tokens are refused."""
+    """Disable an operator until the operator is enabled again.
+
+    The operator's sessions end, and the control plane refuses the operator's API tokens.
+    """
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -235,7 +238,7 @@ def disable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None
 
 @app.command()
 def enable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """Enable the operator again, including the API tokens."""
+    """Enable a disabled operator and the operator's API tokens again."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -252,7 +255,7 @@ def grant(
     org: _Where,
     json: Json = False,
 ) -> None:
-    """Give the operator a role in an organisation."""
+    """Give an operator a role in an organisation."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -261,7 +264,7 @@ def grant(
 
 @app.command()
 def revoke(ctx: typer.Context, operator: _Operator, org: _Where, json: Json = False) -> None:
-    """Remove the operator's role in an organisation."""
+    """Remove an operator's role in an organisation."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -284,7 +287,10 @@ def add_token(
     ] = 90,
     json: Json = False,
 ) -> None:
-    """Make an API token with the permissions of the operator, and print it. It is shown only once."""
+    """Make an API token with the permissions of an operator, and print the token.
+
+    The API token is shown only once.
+    """
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -323,7 +329,7 @@ def revoke_token(
     name: Annotated[str, typer.Argument(metavar="TOKEN", help="ID or name.")],
     json: Json = False,
 ) -> None:
-    """End an API token at once."""
+    """End an operator's API token at once."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -331,7 +337,7 @@ def revoke_token(
 
 
 def _password(file: Path | None) -> str:
-    """Return the first line of the file, or the text that a person types twice."""
+    """Return the password in the first line of a file, or the password that a person types twice."""
     if file is None:
         return _typed_password()
     return given(file, first_line)
@@ -375,7 +381,10 @@ def _describe(operator: OperatorFacts) -> dict[str, Any]:
 
 @app.command()
 def delete(ctx: typer.Context, operator: _Operator, yes: YesDelete = False, json: Json = False) -> None:
-    """Delete an operator at once, with sessions and API tokens. The operator log keeps the name."""
+    """Delete an operator at once, with the operator's sessions and API tokens.
+
+    The operator log keeps the operator's name.
+    """
     from controlplane.operations import deletions, operators
 
     effect_of = deletions.EffectOfDeletion("operator", operator)

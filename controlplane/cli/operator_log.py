@@ -98,7 +98,7 @@ def search_log(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the actions of operators, newest first."""
+    """List the actions of operators, newest actions first."""
     from controlplane.operations.operator_log import SearchOperatorLog
     from controlplane.operations.operator_log import search as operation_of_it
 
@@ -117,7 +117,7 @@ def search_log(
 
 
 def _row(line: RecordFacts, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row whose longest cells come last."""
+    """Return the row of an action in a table, with the longest cells last."""
     facts = facts_of(line)
     request, is_under_way = facts.pop("request"), facts.pop("underWay")
     if is_under_way:
@@ -127,7 +127,7 @@ def _row(line: RecordFacts, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Return a text of several lines as its first line and the number of the others."""
+    """Return the first line of a text, with the number of its other lines."""
     if not isinstance(value, str) or "\n" not in value.strip():
         return value
     first, *others = value.strip().splitlines()

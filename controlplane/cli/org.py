@@ -82,7 +82,7 @@ def show(ctx: typer.Context, org: _Org, json: Json = False) -> None:
 
 
 def _kept(retention: Retention) -> str:
-    """Return the retention tier, with its days if the name does not state them."""
+    """Return the name of a retention tier, with its days if the name does not state them."""
     return f"{retention} ({RETENTION_WORDS[retention]})" if retention == "base" else retention
 
 
@@ -102,7 +102,10 @@ def set_retention(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Change how long audit events of the organisation are kept. A shorter time deletes older events."""
+    """Change how long audit events of an organisation are kept.
+
+    A shorter time deletes older events of the organisation.
+    """
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
@@ -112,9 +115,9 @@ def set_retention(
 
 
 def _asked_if_shorter(cli: Cli, org: str, retention: Retention) -> str:
-    """Ask before events are deleted.
+    """Ask for consent before a shorter retention deletes events.
 
-    Return the organisation as the command line named it, or the ID that the question was about.
+    Return the organisation as the command line names it or, after the question, its ID.
     """
     from controlplane.operations import orgs
 
@@ -137,7 +140,7 @@ def set_second_person(
     ],
     json: Json = False,
 ) -> None:
-    """Require that another operator approves each change of the active rules, or stop requiring it."""
+    """Require a second operator's approval for changes of the active rules, or stop requiring it."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
@@ -149,7 +152,7 @@ def set_second_person(
 def delete(ctx: typer.Context, org: _Org, yes: YesDelete = False, json: Json = False) -> None:
     """Delete an organisation that has no apps, with its rulesets and roles.
 
-    Its audit events stay until their retention ends.
+    Audit events of the organisation stay until their retention ends.
     """
     from controlplane.operations import deletions, orgs
 

@@ -15,10 +15,12 @@ from proxy.process.own_process import make_file
 
 @contextlib.contextmanager
 def written(output: Path) -> Iterator[Callable[[bytes], None]]:
-    """Return a function that writes to the file. Raise CommandFailed if it cannot be written.
+    """Return a function that writes bytes to the output file of a command.
 
-    The command writes to a device or a pipe directly and never replaces it. A symbolic link stays, and its
-    target is replaced.
+    Raise CommandFailed if the output file cannot be written.
+
+    If the output is a device or a pipe, the command writes to it directly and never replaces it. If the
+    output is a symbolic link, the link stays and its target is replaced.
     """
     try:
         if output.exists() and not output.is_file():

@@ -96,7 +96,10 @@ def add(
     ],
     json: Json = False,
 ) -> None:
-    """Add a proxy instance, and print its API key and HMAC secret. They are shown only once."""
+    """Add a proxy instance, and print its API key and HMAC secret.
+
+    The API key and the HMAC secret are shown only once.
+    """
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
@@ -110,10 +113,12 @@ def add(
 def rotate_secret(
     ctx: typer.Context, proxy: _Proxy, grace: Grace = "0s", yes: Yes = False, json: Json = False
 ) -> None:
-    """Make a new API key and HMAC secret, and print them. They are shown only once.
+    """Make a new API key and HMAC secret for a proxy, and print them.
 
-    Without --grace, the old ones end at once. Until the proxy has the new ones, it continues with its last
-    rules and stores its audit events.
+    The new API key and HMAC secret are shown only once.
+
+    Without --grace, the proxy's old API key and HMAC secret end at once. Until the proxy has its new secrets,
+    it continues with its last rules and stores its audit events.
     """
     from controlplane.operations import fleet, proxies
 
@@ -153,7 +158,7 @@ def list_proxies(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List proxies with their health, by name."""
+    """List proxies by name, with the health of each proxy."""
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
@@ -167,7 +172,7 @@ def list_proxies(
 
 @app.command()
 def counts(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """Count the proxies by health."""
+    """Count the proxies in each state of health."""
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
@@ -182,7 +187,7 @@ def counts(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
 
 @app.command()
 def show(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
-    """Show one proxy: its last heartbeat, its rulesets, and which of its audit events are missing."""
+    """Show one proxy: its last heartbeat, its rulesets, and its missing audit events."""
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
@@ -205,9 +210,9 @@ def wait(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Wait until every live proxy of the organisation enforces this version of the ruleset, or a later one.
+    """Wait until every live proxy of the organisation enforces this ruleset version or a later version.
 
-    On a timeout, print the outdated proxies and exit with status 1.
+    After a timeout, print the outdated proxies and exit with status 1.
     """
     waited = wait_for(ctx.obj, ruleset, version, org, timeout=timeout, with_lost=every)
     if json:
@@ -219,7 +224,7 @@ def wait(
 
 @app.command()
 def grant(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
-    """Add an organisation to those that the proxy serves."""
+    """Add an organisation that the proxy serves."""
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
@@ -230,9 +235,10 @@ def grant(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) ->
 
 @app.command()
 def revoke(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
-    """Remove an organisation from the proxy.
+    """Remove an organisation that the proxy serves.
 
-    Its events are refused at once; its rules go with the next sync.
+    The control plane refuses the organisation's events from the proxy at once. The proxy drops the
+    organisation's rules at its next sync.
     """
     from controlplane.operations import proxies
 
@@ -251,9 +257,9 @@ def acknowledge(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Acknowledge the proxy's missing events, repeated numbers and implausible times.
+    """Acknowledge a proxy's missing events, repeated numbers and implausible times.
 
-    Past losses of events no longer affect the health of the proxy. New losses do.
+    Past losses of events no longer affect the health of the proxy. New losses affect the health again.
     """
     from controlplane.operations import proxies
 
@@ -264,7 +270,7 @@ def acknowledge(
 
 @app.command()
 def disable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
-    """Refuse the proxy's API key from now on."""
+    """Disable a proxy: refuse its API key from now on."""
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
@@ -273,7 +279,7 @@ def disable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
 
 @app.command()
 def enable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
-    """Accept the proxy's API key again."""
+    """Enable a proxy: accept its API key again."""
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
@@ -282,7 +288,10 @@ def enable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
 
 @app.command()
 def delete(ctx: typer.Context, proxy: _Proxy, yes: YesDelete = False, json: Json = False) -> None:
-    """Delete a proxy, whose keys end at once. Delivered audit events stay, and undelivered ones are lost."""
+    """Delete a proxy, and end its keys at once.
+
+    Audit events that the proxy delivered stay, and undelivered events are lost.
+    """
     from controlplane.operations import deletions, proxies
 
     asked = proxies.ProxyReference(proxy)
@@ -291,7 +300,7 @@ def delete(ctx: typer.Context, proxy: _Proxy, yes: YesDelete = False, json: Json
 
 
 def _row(proxy: ProxyHealth) -> dict[str, Any]:
-    """Return the row of a proxy in a list, as text for a person."""
+    """Return the row of a proxy in a table, as text for a person."""
     current = sum(each.state == "enforced" for each in proxy.rulesets)
     return {
         "name": proxy.name,
@@ -310,7 +319,10 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
 
 
 def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts for a person. Long lists are drawn or counted; `--json` prints all items."""
+    """Return the facts of a proxy as text for a person.
+
+    Long lists in the facts are drawn or counted. Only `--json` prints all items.
+    """
     rates = [each.requests_per_second for each in proxy.windows]
     slow = [each.p95_ms or 0.0 for each in proxy.windows]
     return {
@@ -349,7 +361,7 @@ def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _keys(proxy: ProxyDetails) -> str:
-    """Return when the keys were made, until when old ones work, and when the proxy renews them."""
+    """Return when a proxy's keys were made, when old keys end, and when the proxy renews its keys."""
     made = "at an unknown time" if proxy.keys_made_at is None else clock().whole(proxy.keys_made_at)
     said = [f"made {made}"]
     if proxy.renewed_keys_are_unused:
@@ -363,7 +375,7 @@ def _keys(proxy: ProxyDetails) -> str:
 
 
 def _heartbeat(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the heartbeat with a line for each check of the proxy."""
+    """Return the last heartbeat of a proxy, with a line for each check of the proxy."""
     checks = said.get("checks")
     if not isinstance(checks, Mapping):
         return dict(said)
@@ -402,7 +414,7 @@ def _enforced(ruleset: EnforcedFacts) -> str:
 
 
 def _sequence(sequence: SequenceFacts, clock: Clock) -> str:
-    """Return one line about which events of one organisation arrived."""
+    """Return one line about the events of one organisation that arrived from a proxy."""
     losses = (
         ("missing", sequence.missing_count, None),
         ("with a reused number", sequence.repeated_count, sequence.repeated_at),

@@ -1,4 +1,4 @@
-"""Dry run of a plan: test cases, open routes and replayed requests of each changed ruleset."""
+"""Dry run of a configuration plan: test cases, open routes and replayed requests of each changed ruleset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _KINDS: Final = {
 
 
 class Rehearsed(msgspec.Struct, rename="camel", frozen=True):
-    """Findings about one ruleset. `failed`: a test case has another verdict than expected."""
+    """Findings of the dry run about one ruleset.
+
+    `failed` is True if a test case has another verdict than expected.
+    """
 
     org: str
     ruleset: str
@@ -40,9 +43,9 @@ class Rehearsed(msgspec.Struct, rename="camel", frozen=True):
 def rehearse(
     cli: Cli, directory: Path, wanted: Wanted, changes: tuple[Change, ...], hours: float
 ) -> Iterator[Rehearsed]:
-    """Try each ruleset that is added or changed.
+    """Test each ruleset that a plan adds or changes.
 
-    If a ruleset cannot be tried, a line gives the reason, and this does not count as a failure.
+    If a ruleset cannot be tested, a line gives the reason, and the missing test is not a failure.
     """
     texts = {(org.name, each.name): each for org in wanted.organisations for each in org.rulesets or ()}
     new_orgs = {each.name for each in changes if (each.kind, each.action) == ("organisation", "add")}

@@ -49,7 +49,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Handler that follows no redirect, because a redirect would send the token to another server."""
+    """HTTP handler that follows no redirect, because a redirect would send the token to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -74,7 +74,10 @@ class Remote:
                 raise _no_response(self._url, response.status, doubt) from None
 
     def pieces(self, stream: Stream[Q], asked: Q, seconds: float | None = None) -> Iterator[bytes]:
-        """Yield the response as it arrives. `seconds` is the longest wait, if it differs from the default."""
+        """Yield the pieces of a response as they arrive.
+
+        `seconds` is the longest wait for a byte, or None for the default.
+        """
         with self._open("GET", stream.path, asked, seconds=seconds) as response:
             plain = {each.partition(";")[0] for each in stream.media_types}
             if response.headers.get_content_type() not in plain:
@@ -99,9 +102,9 @@ class Remote:
     def _open(
         self, method: str, path: str, asked: Asked, doubt: str = "", *, seconds: float | None = None
     ) -> HTTPResponse:
-        """Send the request to the server.
+        """Send a request of an operation to the server, and return the response.
 
-        `doubt` is the text to add to an error after which the change may have been made.
+        `doubt` is the text to add to an error if the server may have made the change.
         """
         members: dict[str, Any] = msgspec.to_builtins(asked)
         place = "/".join(
@@ -148,7 +151,7 @@ def _no_response(url: str, status: int, doubt: str = "") -> CommandFailed:
 
 
 def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
-    """Return the failure as a command that opens the store reports it."""
+    """Return the server's error in the form in which a command with an open store reports it."""
     try:
         with error:
             problem = msgspec.json.decode(readable(error.read()), type=_ErrorBody).error

@@ -76,7 +76,10 @@ def report(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Report who accessed mail, files and other data in a period. Exit 1 if events may be missing."""
+    """Report who accessed mail, files and other data in a period.
+
+    Exit 1 if audit events of the period may be missing.
+    """
     from controlplane.report.report_file import answer_in
 
     cli: Cli = ctx.obj
@@ -106,7 +109,7 @@ def report_key(
     pem: Annotated[bool, typer.Option("--pem", help="Print the key in PEM, for openssl.")] = False,
     json: Json = False,
 ) -> None:
-    """Print the public key that reports and manifests are signed with."""
+    """Print the public key that verifies the signatures of reports and export manifests."""
     from controlplane.operations.report_key import KeyAsked
     from controlplane.operations.report_key import report_key as shown
 
@@ -132,7 +135,7 @@ def verify_report(
         typer.Option("--data", metavar="FILE", help="Exported file that belongs to the manifest."),
     ] = None,
 ) -> None:
-    """Verify the signature of a report or a manifest. This needs no store."""
+    """Verify the signature of a report or of an export manifest. The command needs no store."""
     from controlplane.report.manifest import apart, is_manifest, verify_manifest
     from controlplane.report.report_file import claimed_key, verify
     from controlplane.report.signed import NotVerified, line_ends_changed, read_key
@@ -276,7 +279,7 @@ def _lines(answer: Answer) -> Iterable[str]:
 
 
 def folded(line: str, width: int) -> str:
-    """Return a line wrapped for the terminal, with each further line indented like its text."""
+    """Return a line wrapped for the terminal, with continuation lines indented like the text."""
     indent = " " * (len(line) - len(line.lstrip(" -")))
     return "\n".join(
         wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
@@ -284,7 +287,7 @@ def folded(line: str, width: int) -> str:
 
 
 def _key_text(given: str) -> str:
-    """Return the text of a key, which may be given as a file."""
+    """Return the text of a public key, which the option may give as a file."""
     path = Path(given)
     try:
         if len(given) < 64 or "/" in given or path.is_file():

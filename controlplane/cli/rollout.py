@@ -1,4 +1,4 @@
-"""Wait until proxies enforce a version of a ruleset, for `proxy wait` and `ruleset apply --wait`."""
+"""Wait until proxies enforce a ruleset version, for `proxy wait` and `ruleset apply --wait`."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Waited:
 def wait_for(
     cli: Cli, ruleset: str, version: int | None, org: str | None, *, timeout: float, with_lost: bool = False
 ) -> Waited:
-    """Wait until no proxy is outdated, or until the time limit.
+    """Wait until no proxy enforces an outdated version, or until the time limit.
 
-    If the control plane becomes unreachable, the request is repeated. If the first request fails, that is an
-    error.
+    If the control plane becomes unreachable during the wait, the request is repeated. If the first request of
+    the wait fails, the command fails.
     """
     from controlplane.operations import fleet
 
@@ -68,7 +68,10 @@ def wait_for(
 
 
 def conclude(waited: Waited) -> None:
-    """Name the proxies that were not waited for. Raise CommandFailed with the outdated ones, if any."""
+    """Print the names of the proxies for which the command did not wait.
+
+    Raise CommandFailed with the outdated proxies, if there are any.
+    """
     rollout = waited.rollout
     what = f"{rollout.name} version {rollout.version}"
     if not rollout.proxies:
@@ -84,7 +87,7 @@ def conclude(waited: Waited) -> None:
 
 
 def rollout_row(each: ProxyRollout) -> dict[str, Any]:
-    """Return the row of a proxy in a rollout, as text for a person."""
+    """Return the row of a proxy in a rollout table, as text for a person."""
     behind = each.behind_seconds
     return {
         "name": each.name,
@@ -143,7 +146,7 @@ def _for(seconds: float) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show one line that changes, on a terminal; otherwise print nothing."""
+    """Show a progress line that changes, on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return

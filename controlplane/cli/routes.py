@@ -47,7 +47,10 @@ def routes(
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the routes that each rule leaves open to the things that it names. This needs no settings."""
+    """List the routes that each rule leaves open to the things that it names.
+
+    The command needs no settings.
+    """
     from controlplane.operations.dry_runs import Source
     from controlplane.operations.operation import InvalidRequest
     from controlplane.operations.routes import ListRoutes, found_routes, list_routes
@@ -76,7 +79,7 @@ def routes(
 
 
 def _named(file: str, problem: str) -> str:
-    """Report a problem under the option or the file that it is about."""
+    """Return a problem under the option or the file that the problem is about."""
     if problem.startswith("ruleset:"):
         return f"{file}{problem.removeprefix('ruleset')}"
     return f"--{problem}"

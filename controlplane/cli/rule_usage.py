@@ -75,9 +75,9 @@ def show_usage(
 
 
 def rows_of(found: RulesetUsage, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rules of the active version in order, then the default, then rules of other versions.
+    """Yield a table row for each rule: rules of the active version in order, the default, other rules.
 
-    `place` is None for a rule of the active version.
+    In a row, `place` is None for a rule of the active version.
     """
     used = {each.rule: each for each in found.rules}
     others = sorted(used.keys() - {*ids, DEFAULT_RULE_ID})

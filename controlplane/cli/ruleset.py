@@ -1,4 +1,4 @@
-"""Commands of `ruleset`: apply, list, show, history, rollback, and proposals that need a second person."""
+"""Commands of `ruleset`: apply, list, show, history, rollback, and proposals for a second person."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def check(
     ] = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Validate a ruleset without changes to the store. Warnings name possible mistakes.
+    """Validate a ruleset, and change nothing in the store. Warnings name possible mistakes in the ruleset.
 
-    It needs no settings, unless --org is given.
+    The command needs no settings, unless --org is given.
     """
     text = read_text(file)
     if org is not None and schema is None:
@@ -171,7 +171,7 @@ def apply(
     timeout: Timeout = 120,
     json: Json = False,
 ) -> None:
-    """Validate a ruleset and activate it as a new version. Warnings name possible mistakes.
+    """Validate a ruleset and activate it as a new version. Warnings name possible mistakes in the ruleset.
 
     The name of the ruleset is `name` in the file.
     """
@@ -211,7 +211,7 @@ def apply(
 
 
 def _with_way_out(failed: CommandFailed, file: Path, org: str) -> CommandFailed:
-    """Add the next step to the error that another version is active than expected."""
+    """Add the next step to the error that the active version is not the expected version."""
     conflict = re.fullmatch(r"ruleset (.+): version ([0-9]+) is active, .+ was expected", failed.lines[0])
     if conflict is None:
         return failed
@@ -222,7 +222,7 @@ def _with_way_out(failed: CommandFailed, file: Path, org: str) -> CommandFailed:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Valid ruleset, with its warnings."""
+    """A valid ruleset, with warnings about it."""
 
     name: str
     rules: int
@@ -236,7 +236,10 @@ def _warn(file: Path, advice: Iterable[RulesetProblem | ProblemFacts]) -> None:
 
 
 def schema_in(file: Path | None) -> ResourceModel | None:
-    """Return the schema in a file. Raise CommandFailed if it is not usable."""
+    """Return the schema in a file, or None if no file is given.
+
+    Raise CommandFailed if the schema is not usable.
+    """
     from controlplane.model.schema_file import UnreadableSchema, read_schema
 
     if file is None:
@@ -248,7 +251,10 @@ def schema_in(file: Path | None) -> ResourceModel | None:
 
 
 def _read(file: Path, text: str, model: ResourceModel | None, root: str) -> _Read:
-    """Check a ruleset by the schema in a file, if there is one. Raise CommandFailed with every error."""
+    """Check a ruleset against the schema in a file, if a file is given.
+
+    Raise CommandFailed with every error in the ruleset.
+    """
     from controlplane.operations.dry_runs import name_problems
     from controlplane.workshop.routes_text import advice_with_routes
     from controlplane.workshop.thing_problems import thing_problems
@@ -274,7 +280,10 @@ def _read(file: Path, text: str, model: ResourceModel | None, root: str) -> _Rea
 
 
 def _read_there(cli: Cli, file: Path, text: str, org: str) -> _Read:
-    """Check a ruleset by the stored schemas of an organisation. Raise CommandFailed with every error."""
+    """Check a ruleset against the stored schemas of an organisation.
+
+    Raise CommandFailed with every error in the ruleset.
+    """
     from controlplane.operations.dry_runs import CheckRuleset
     from controlplane.operations.dry_runs import check as operation
 
@@ -289,7 +298,10 @@ def read_text(file: Path) -> str:
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:
-    """Return the parsed model. Raise CommandFailed with every error by line and column."""
+    """Return a ruleset text in parsed form.
+
+    Raise CommandFailed with every error in the ruleset by line and column.
+    """
     from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
     try:
@@ -348,7 +360,7 @@ def show(
 
 
 def stored_ruleset(cli: Cli, ruleset: str, org: str | None, version: int | None) -> RulesetText:
-    """Return the active version of the ruleset, or the version that the operator named."""
+    """Return the active version of a ruleset, or the version that the operator named."""
     from controlplane.operations import rulesets
 
     return cli.call(rulesets.show, rulesets.ShowRuleset(ruleset, org, version))
@@ -414,7 +426,7 @@ def list_proposals(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the changes of rules that wait for approval by a second person, newest first."""
+    """List proposed changes of rules that wait for approval by a second person, newest first."""
     from controlplane.operations import proposals
 
     cli: Cli = ctx.obj
@@ -424,7 +436,7 @@ def list_proposals(
 
 @app.command("proposal")
 def show_proposal(ctx: typer.Context, proposal: _Proposal, json: Json = False) -> None:
-    """Show one proposal, with the lines that it changes."""
+    """Show one proposal, with the ruleset lines that the proposal changes."""
     from controlplane.operations import proposals, rulesets
 
     cli: Cli = ctx.obj
@@ -452,7 +464,7 @@ def approve_proposal(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Activate a change that another operator proposed. `ruleset proposal ID` shows it."""
+    """Activate a change of rules that another operator proposed. `ruleset proposal ID` shows the proposal."""
     from controlplane.operations import proposals
 
     cli: Cli = ctx.obj
@@ -469,7 +481,7 @@ def reject_proposal(
     ],
     json: Json = False,
 ) -> None:
-    """Reject a proposal, or withdraw your own. Nothing changes."""
+    """Reject a proposal, or withdraw your own proposal. The active rules do not change."""
     from controlplane.operations import proposals
 
     cli: Cli = ctx.obj

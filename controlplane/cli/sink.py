@@ -1,4 +1,4 @@
-"""Commands of `sink`, which show the progress of sinks and handle the events that they refused."""
+"""Commands of `sink`, which show the progress of sinks and handle events that sinks refused."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ Positions = Annotated[
 
 @app.callback()
 def sink() -> None:
-    """Sinks: the progress of each, and the events that it refused."""
+    """Show the progress of each sink, and handle the events that sinks refused."""
 
 
 @app.command("list")
 def list_sinks(ctx: typer.Context, wide: Wide = False, no_trunc: NoTrunc = False, json: Json = False) -> None:
-    """List the sinks of the settings, and the progress of each."""
+    """List the sinks of the settings, with the progress of each sink."""
     from controlplane.operations.sinks import ListSinks, list_all
 
     cli: Cli = ctx.obj
@@ -71,7 +71,7 @@ def list_sinks(ctx: typer.Context, wide: Wide = False, no_trunc: NoTrunc = False
 
 @app.command()
 def show(ctx: typer.Context, name: Name, json: Json = False) -> None:
-    """Show one sink and its progress."""
+    """Show one sink and the progress of its deliveries."""
     from controlplane.operations.sinks import SinkReference
     from controlplane.operations.sinks import show as operation_of_it
 
@@ -81,7 +81,10 @@ def show(ctx: typer.Context, name: Name, json: Json = False) -> None:
 
 @app.command("test")
 def try_sink(ctx: typer.Context, name: Name, json: Json = False) -> None:
-    """Test a sink without an event. Exit 1 if the sink does not accept deliveries."""
+    """Test the connection to a sink without sending an event.
+
+    Exit 1 if the sink does not accept deliveries.
+    """
     from controlplane.operations.sinks import SinkReference
     from controlplane.operations.sinks import test as operation_of_it
 
@@ -127,7 +130,7 @@ def dead_letters(
 
 @app.command()
 def retry(ctx: typer.Context, name: Name, positions: Positions = None, json: Json = False) -> None:
-    """Send dead letters of a sink again."""
+    """Send events that a sink refused to the sink again."""
     from controlplane.operations.sinks import ChooseDeadLetters
     from controlplane.operations.sinks import retry as operation_of_it
 
@@ -141,7 +144,7 @@ def retry(ctx: typer.Context, name: Name, positions: Positions = None, json: Jso
 
 @app.command()
 def discard(ctx: typer.Context, name: Name, positions: Positions = None, json: Json = False) -> None:
-    """Delete dead letters of a sink. The events themselves stay in the store."""
+    """Delete refused events from the list of a sink. The audit events stay in the store."""
     from controlplane.operations.sinks import ChooseDeadLetters
     from controlplane.operations.sinks import discard as operation_of_it
 
@@ -162,7 +165,7 @@ def rewind(
     ],
     json: Json = False,
 ) -> None:
-    """Send all events that were received at a time or later to a sink again."""
+    """Send a sink again all events that the control plane received at a time or later."""
     from controlplane.operations.sinks import RewindSink
     from controlplane.operations.sinks import rewind as operation_of_it
 

@@ -33,7 +33,10 @@ def about() -> None:
 
 @app.command()
 def new(ctx: typer.Context, json: Json = False) -> None:
-    """Make a new, empty store in place of a missing or empty one. An existing store is never replaced."""
+    """Make a new, empty store in place of a missing or empty one.
+
+    The command never replaces an existing store.
+    """
     from controlplane.clock import SystemClock
     from controlplane.store.beginning import is_store, put_aside_what_is_left
     from controlplane.store.interface import NewLogLine
@@ -79,8 +82,8 @@ def copy(
 ) -> None:
     """Copy the store in a SQLite file into the empty database of Store.Url, while no control plane runs.
 
-    After an interruption, the same command continues. At the end, the command compares counts and verifies
-    the chain of events.
+    After an interruption, run the same command again to continue the copy. At the end, the command compares
+    the counts of rows and verifies the audit chains.
     """
     from controlplane.secrets import MasterKeyError
     from controlplane.store.beginning import is_store
@@ -126,7 +129,7 @@ def _alone(source: Path) -> Alone:
 
 
 async def _logged(url: str) -> None:
-    """Add a line to the operator log of the copy, which shows that it is a copy."""
+    """Add a line to the operator log of the copy that says that the store is a copy."""
     from controlplane.clock import SystemClock
     from controlplane.store.interface import NewLogLine
     from controlplane.store.postgres import PostgresStore
@@ -140,7 +143,7 @@ async def _logged(url: str) -> None:
 
 
 class _Told:
-    """Write progress to standard error: the start of each table, and at most one line a second."""
+    """Print the progress of a copy: the start of each table, and at most one line a second."""
 
     def __init__(self) -> None:
         self._table = ""
@@ -156,9 +159,9 @@ class _Told:
 
 
 async def _verified(settings: Settings, source: Path) -> int:
-    """Verify all chains of the copy and return the number of their links.
+    """Verify all audit chains of the copy, and return the number of their links.
 
-    Raise StoreError if a chain is broken in the copy but not in the file.
+    Raise StoreError if an audit chain is broken in the copy but not in the original file.
     """
     from controlplane.clock import SystemClock
     from controlplane.master_key import open_vault

@@ -1,8 +1,8 @@
 """Tables of the command line, fitted to the width of the terminal.
 
-A table never truncates a name, a time, a verdict or a status. Columns are dropped in the order that the
-layout states. If the remaining columns are still too wide, each row becomes a block: its first columns on one
-line, the others below it with their titles.
+A table never truncates a name, a time, a verdict or a status. If a table is too wide, its columns are dropped
+in the order that the layout states. If the remaining columns are still too wide, each row becomes a block.
+The first columns of the row share one line, and the others stand below with their titles.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOTHING: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Output device of a table."""
+    """Properties of the output device on which a table is printed."""
 
     width: int | None  # characters per line of the terminal; None for a pipe
     fit: Fit
@@ -41,7 +41,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Column with its formatted cells."""
+    """A table column with its formatted cells."""
 
     column: Column
     title: str
@@ -49,7 +49,7 @@ class _Cells:
 
     @property
     def width(self) -> int:
-        """Number of characters of the column if nothing is truncated or wrapped."""
+        """Number of characters that the column needs if nothing is truncated or wrapped."""
         return max(map(cell_len, (self.title, *self.texts)))
 
     @property
@@ -64,7 +64,7 @@ class _Cells:
 
 
 def print_table(layout: Layout, rows: Sequence[Mapping[str, Any]], view: View) -> None:
-    """Print rows to standard output, fitted to the width of the view."""
+    """Print a table to standard output, fitted to the width of the view."""
     for line in lines(layout, rows, view, colours=view.width is not None and _takes_colours()):
         sys.stdout.write(line + "\n")
 
@@ -77,7 +77,7 @@ def _takes_colours() -> bool:
 def lines(
     layout: Layout, rows: Sequence[Mapping[str, Any]], view: View, *, colours: bool = False
 ) -> Iterator[str]:
-    """Return the lines of a table."""
+    """Return the text lines of a table."""
     cells = [_cells(column, rows, view) for column in layout.columns if _is_wanted(column, view)]
     if view.width is None or view.fit is Fit.WIDE:
         wanted = _total(each.width for each in cells)
@@ -110,7 +110,7 @@ def _text(kind: str, value: Any, clock: Clock) -> str:
 
 
 def _fitting(layout: Layout, cells: Sequence[_Cells], width: int) -> list[tuple[_Cells, int]] | None:
-    """Return the columns that fit, each with its width; None if the required columns do not fit."""
+    """Return the columns that fit, each with its width, or None if the required columns do not fit."""
     kept = list(cells)
     for dropped in (None, *layout.drops):
         kept = [each for each in kept if each.column.name != dropped]
@@ -155,7 +155,7 @@ def _is_cut(column: Column, view: View) -> bool:
 
 
 def _cut(text: str, width: int) -> str:
-    """Replace the middle of a path by …, because its beginning and its end say most."""
+    """Replace the middle of a long path by …, because the start and the end say most."""
     if cell_len(text) <= width:
         return text
     first = (width - 1) // 2
@@ -163,7 +163,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _blocks(layout: Layout, cells: Sequence[_Cells], view: View) -> RenderableType:
-    """Return rows as blocks: the leading columns on one line, the others below it with their titles."""
+    """Return rows as blocks: the first columns on one line, the other columns below with their titles."""
     assert view.width is not None
     leading = [each for each in cells if each.column.name in layout.leads]
     others = [each for each in cells if each.column.name not in layout.leads]
@@ -188,7 +188,7 @@ def _in_block(cells: _Cells, text: str, view: View) -> str:
 
 
 def _flowing(parts: Sequence[str], width: int) -> Iterator[str]:
-    """Put parts side by side while they fit on a line. Wrap a part that is longer than a line."""
+    """Put texts side by side if they fit on a line. Wrap a text that is longer than a line."""
     line = ""
     for part in parts:
         both = f"{line}{' ' * _GAP}{part}" if line else part
@@ -210,7 +210,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _drawn(what: RenderableType, width: int, *, colours: bool) -> Iterator[str]:
-    """Return the lines without the trailing spaces that rich adds."""
+    """Return the lines of a rich object without the trailing spaces that rich adds."""
     # The gap after the last column goes beyond the width, and is removed afterwards.
     console = Console(
         file=io.StringIO(),

@@ -116,7 +116,7 @@ def replay(
     root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Replay stored events against a draft, and list changed verdicts by rule and application."""
+    """Replay stored events against a draft ruleset, and list changed verdicts by rule and application."""
     cli: Cli = ctx.obj
     if har is not None:
         if application or every_app or hours or from_ or to or filter_:
@@ -153,9 +153,9 @@ def replay(
 
 
 def replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
-    """Replay all events, in requests that take some seconds each.
+    """Replay all events of a request, in several requests that take some seconds each.
 
-    If the command is interrupted, return the counts so far.
+    If the operator interrupts the command, return the counts up to that moment.
     """
     from controlplane.operations.replays import replay as operation
     from controlplane.operations.replays import together
@@ -173,7 +173,7 @@ def replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
 
 
 class _Progress:
-    """Progress line on a terminal, which is removed at the end."""
+    """Progress line on a terminal, which is removed when the replay ends."""
 
     def __init__(self) -> None:
         self._shown = False
@@ -245,7 +245,7 @@ def suggest(
 
 
 def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
-    """Print only the ruleset's text on standard output, so that it can be redirected to a file."""
+    """Print only the suggested ruleset on standard output, so that the output can be redirected to a file."""
     if as_json:
         print_json(facts_of(found))
         return
@@ -296,7 +296,7 @@ def _read_har(file: Path, bases: Sequence[str]) -> Har:
 
 
 def _remark_facts(har: Har) -> dict[str, object]:
-    """Return, as JSON members, the omitted entries and the unknown facts of the other entries."""
+    """Return, as JSON members, the omitted HAR entries and the unknown facts of the other entries."""
     return {
         name: [{"what": one.what, "count": one.count, "entries": one.entries} for one in remarks]
         for name, remarks in (("leftOut", har.left_out), ("unknown", har.unknown))

@@ -1,1 +1,1 @@
-"""The web console: server-rendered pages over the operations, without a build step."""
+"""The web console: pages that the server renders from the results of operations, without a build step."""

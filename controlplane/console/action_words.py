@@ -1,4 +1,4 @@
-"""Pure: descriptions of the actions of operators, in words instead of the names of operations."""
+"""Pure functions that describe the actions of operators in words."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ _WORDS: Final = {
 
 
 def words_of(operation: str) -> str:
-    """Return a description of an operation, or its name without one."""
+    """Return a description of an operation, or the operation's name if it has no description."""
     return _WORDS.get(operation, operation)

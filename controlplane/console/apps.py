@@ -1,6 +1,6 @@
 """Pages at /apps: applications, their secrets, and the ruleset that evaluates each application.
 
-A secret is shown once.
+A client secret is shown only once.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _UNUSED: Final[Mapping[str, Unused]] = {"never": "never", "idle": "idle"}
 
 
 class Source(Enum):
-    """Origin of the proxy address in a sample."""
+    """Origin of the proxy address in a code sample."""
 
     HEARTBEAT = "a proxy reported it"
     NAME = "a proxy of the organisation has a host name for a name"
@@ -99,7 +99,7 @@ class Source(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Address of a proxy in a sample, which is a placeholder if no address is known."""
+    """Address of a proxy for a code sample, which is a placeholder if no address is known."""
 
     address: str
     source: Source
@@ -146,7 +146,7 @@ async def apps(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 def _old_secret(request: PageRequest) -> str:
-    """Return the time before which a secret counts as old.
+    """Return the time before which a client secret counts as old.
 
     RFC 3339 times in UTC can be compared as text.
     """
@@ -154,16 +154,16 @@ def _old_secret(request: PageRequest) -> str:
 
 
 def _soon(request: PageRequest) -> str:
-    """Return the time before which the end of a secret is marked."""
+    """Return the time before which the page marks the end of a client secret as near."""
     return rfc3339(request.now_ms + SOON_DAYS * DAY_MS)
 
 
 @form("/apps", again=apps)
 async def add_app(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
-    """Add an application and respond with the page that shows its secret.
+    """Add an application, and respond with the page that shows the client secret.
 
-    The page is the response to the form itself, so that it can't be opened again. A reload sends the form
-    again and fails, because the name is in use.
+    The page is the response to the POST request itself, so that it can't be opened again. A reload of the
+    page sends the form again and fails, because the name is in use.
     """
     org, _, ruleset = request.form.get("ruleset", "").partition(" ")
     if not ruleset:
@@ -206,10 +206,10 @@ async def app(context: OperationContext, actor: Actor, request: PageRequest) -> 
 
 @form("/apps/{app}/secret", again=app)
 async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Replace the secret and respond with the page that shows the new one.
+    """Replace a client secret, and respond with the page that shows the new secret.
 
-    The page can't be opened again. The form names the version of the secret that it expects, so a form that
-    is sent twice fails the second time.
+    The page with the new secret can't be opened again. The form names the expected version of the secret, so
+    a form that is sent twice fails the second time.
     """
     seen = request.form.get("expected") or 0
     asked = filled(RotateSecret, request.form, app=request.place["app"], expected=seen)
@@ -237,7 +237,7 @@ async def bind_to(context: OperationContext, actor: Actor, request: PageRequest)
 
 @form("/apps/{app}/shadow", again=app)
 async def try_beside(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
-    """Set the shadow ruleset of an application, or remove it if the form names none."""
+    """Set the shadow ruleset of an application, or remove the shadow ruleset if the form names none."""
     asked = filled(SetShadow, request.form, app=request.place["app"])
     tried = await perform(shadow, context, actor, asked)
     said = (
@@ -276,7 +276,7 @@ def _switched(app: AppFacts) -> str:
 
 
 async def _sample(context: OperationContext, actor: Actor, org_id: str) -> Sample:
-    """Return the address that a proxy reports, or derive it from a name that is a host name."""
+    """Return the address that a proxy reports, or an address made from a proxy name that is a host name."""
     found = await perform(list_fleet, context, actor, ListFleet(org=org_id, sort="health", limit=20))
     address = next((each.public_base_url for each in found.proxies if each.public_base_url), None)
     if address is not None:

@@ -1,4 +1,4 @@
-"""Areas of the console: the modules that have pages, and the entries of the navigation."""
+"""Areas of the console: the modules that define pages, and the entries of the navigation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MODULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the navigation, shown if its page exists."""
+    """A line of the console's navigation, shown if the page of the entry exists."""
 
     path: str
     text: str
@@ -62,7 +62,7 @@ class Entry:
     also: str | None = None  # another path of the same area
 
     def has(self, path: str) -> bool:
-        """Return True if the path lies below the path of this entry, or in the rest of its area."""
+        """Return True if a path lies below a path of this navigation entry, or is its second path."""
         areas = [each for each in (self.path, self.also) if each not in (None, "/")]
         return path == self.also or any(path.startswith(f"{each}/") for each in areas)
 

@@ -1,9 +1,9 @@
-"""Pure: charts as SVG text without styles, whose colours come from the stylesheet by class.
+"""Pure functions that draw charts as SVG text. The stylesheet sets the colours by class.
 
-A chart is a plot with a scale of numbers and a scale of times. Positions in it are percentages, so that the
-chart fits any width and its texts keep their size. Links with titles lie over the drawing. Only pointers can
-use them. static/charts.js makes a tooltip from the titles, and a slider that moves it by keyboard. Without a
-script, keyboard users read the table below the chart.
+A chart is a plot with a scale of numbers and a scale of times. Positions in a chart are percentages, so that
+the chart fits any width and its texts keep their size. Links with titles lie over the drawing of a chart.
+Only a pointer can use the links over a chart. static/charts.js makes a tooltip from their titles, and a
+slider that moves the tooltip by keyboard. Without a script, keyboard users read the table below the chart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STEPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a column in one colour."""
+    """A part of a chart's column in one colour."""
 
     kind: str  # class of the stylesheet: "allow", "block", …
     count: int
@@ -43,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Counts between two times."""
+    """A column of a chart, with counts of events between two times."""
 
     start_ms: int
     end_ms: int
@@ -68,7 +68,7 @@ class Shade:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment at which an operator changed something."""
+    """A mark on a chart for the moment at which an operator changed something."""
 
     at_ms: int
     kind: str  # class of the stylesheet: "publish", "stop", "lift"
@@ -85,12 +85,12 @@ class Span:
     zone: tzinfo = UTC
 
     def x(self, ms: int) -> float:
-        """Return the horizontal position of a time, in percent of the width."""
+        """Return the horizontal position of a time, in percent of the chart's width."""
         return min(max((ms - self.start_ms) / max(self.end_ms - self.start_ms, 1) * 100, 0.0), 100.0)
 
 
 def ticks(most: float, *, whole: bool = True) -> list[float]:
-    """Return the numbers of a scale that starts at 0 and ends at or above `most`."""
+    """Return the numbers for a scale that starts at 0 and ends at or above `most`."""
     if most <= 0:
         return [0, 1]
     rough = most / _TICKS
@@ -101,7 +101,7 @@ def ticks(most: float, *, whole: bool = True) -> list[float]:
 
 
 def time_marks(span: Span) -> list[tuple[int, str]]:
-    """Return a few round times of the span's zone, with their names."""
+    """Return a few round times of the chart's period in its time zone, with their names."""
     length = span.end_ms - span.start_ms
     zone = span.zone if span.end_ms <= LAST_OF_ZONES_MS else UTC
     step = next((each for each in _STEPS if length <= each * _MARKS), _STEPS[-1])
@@ -117,7 +117,10 @@ def columns(
     shades: Sequence[Shade] = (),
     marks: Sequence[Mark] = (),
 ) -> Markup:
-    """Draw stacked columns between two scales. Each column is a link for a pointer."""
+    """Draw a chart of stacked columns, with a scale of numbers and a scale of times.
+
+    Each column of the chart is a link for a pointer.
+    """
     scale = ticks(max((column.total for column in chart), default=0))
     drawn = Markup("").join(_column(column, span, scale[-1]) for column in chart)
     reaches = Markup("").join(
@@ -136,7 +139,7 @@ def _plot(
     shades: Sequence[Shade] = (),
     marks: Sequence[Mark] = (),
 ) -> Markup:
-    """Combine a drawing with its scales, gridlines, shades and marks, and with the links over it."""
+    """Combine a drawing with its scales, gridlines, shades, marks, and the links over it."""
     top = scale[-1]
     lines, numbers = [], []
     for tick in scale:
@@ -170,9 +173,9 @@ def _plot(
 
 
 def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
-    """Return each named time, and whether a narrow chart omits it.
+    """Return each labelled time, and whether a narrow chart omits its label.
 
-    A narrow chart keeps the roundest time.
+    A narrow chart keeps the label of the roundest time.
     """
     marks = time_marks(span)
     if not marks:
@@ -182,9 +185,9 @@ def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
 
 
 def _roundness(ms: int, zone: tzinfo) -> int:
-    """Return the number of steps that a local time is a multiple of.
+    """Return the number of step lengths that divide the time of day, as a measure of how round it is.
 
-    Midnight is rounder than noon.
+    Midnight counts as rounder than noon.
     """
     moment = local(ms, zone)
     of_day_ms = ((moment.hour * 60 + moment.minute) * 60 + moment.second) * SECOND_MS
@@ -247,9 +250,9 @@ def _mark(mark: Mark, span: Span) -> Markup:
 
 
 def sparkline(counts: Sequence[int], kind: str) -> Markup:
-    """Draw one line over a filled area.
+    """Draw a sparkline, which is one line over a filled area.
 
-    Screen readers do not read it, because the number next to it has the same information.
+    Screen readers skip the sparkline, because the number next to it has the same information.
     """
     most = max(counts, default=0) or 1
     step = 100 / max(len(counts) - 1, 1)
@@ -268,16 +271,16 @@ def sparkline(counts: Sequence[int], kind: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line of values over time, which is interrupted if a value is None."""
+    """A curve of a chart, which is interrupted if a value is None."""
 
     kind: str  # class of the stylesheet
     points: Sequence[tuple[int, float | None]]  # (time in ms, value), oldest first
 
 
 def curves(drawn: Sequence[Curve], label: str, span: Span, reaches: Sequence[tuple[int, int, str]]) -> Markup:
-    """Draw lines over one time axis and one scale from 0.
+    """Draw several curves over one time axis and one scale that starts at 0.
 
-    `reaches` has the tooltip of each interval: its start, its end and its text.
+    `reaches` has the start, the end and the tooltip text of each interval.
     """
     values = [value for curve in drawn for _, value in curve.points if value is not None]
     scale = ticks(max(values, default=0), whole=False)
@@ -300,7 +303,7 @@ def curves(drawn: Sequence[Curve], label: str, span: Span, reaches: Sequence[tup
 
 
 def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """Split the points of a drawing at its gaps. A single point becomes a short line."""
+    """Split the points of a curve into runs without gaps. A single point becomes a short line."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is None:
@@ -317,7 +320,7 @@ def _short_line(x: float, y: float) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A part of a strip from `first` to `last`, both included."""
+    """A range of numbers in a strip, from `first` to `last`, both included."""
 
     kind: str
     first: int
@@ -326,7 +329,7 @@ class Range:
 
 
 def strip(whole: int, blocks: Sequence[Range], label: str) -> Markup:
-    """Draw the numbers from 1 to `whole` as one bar, in which even one of a million is visible."""
+    """Draw the numbers from 1 to `whole` as a bar in which a single number remains visible."""
     parts = [
         Markup('<rect class="fill-{}" x="{}" y="0" width="{}" height="10"><title>{}</title></rect>').format(
             each.kind,
@@ -343,7 +346,7 @@ def strip(whole: int, blocks: Sequence[Range], label: str) -> Markup:
 
 
 def share(part: float, whole: float, kind: str) -> Markup:
-    """Draw a part of a whole as a bar that begins at the left."""
+    """Draw the share of a part in a whole as a bar that begins at the left."""
     width = 0.0 if whole <= 0 else min(part / whole, 1) * 100
     return Markup(
         '<svg class="share" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'

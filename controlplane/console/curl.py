@@ -1,4 +1,4 @@
-"""Pure: a curl command that sends a stored request through the proxy again."""
+"""Pure functions that write a curl command to send a stored request through the proxy again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 def curl_of(event: Mapping[str, Any]) -> str | None:
-    """Return a command for a POSIX shell that sets $PROXY and $TOKEN, or None if the target is incomplete.
+    """Return a POSIX shell command that sets $PROXY and $TOKEN, or None for an incomplete target.
 
-    Neither curl nor the shell may interpret the target. The command turns off curl's globbing and dot
-    segments. The shell receives the target within single quotes, and a terminal receives no control
-    character.
+    Neither curl nor the shell may interpret the request target. The command disables curl's globbing and its
+    removal of dot segments. The shell receives the target within single quotes. The command contains no
+    control characters that a terminal would interpret.
     """
     method, target = text_of(event, "method"), full_path(event)
     if not method or not target.startswith("/") or is_cut(target):

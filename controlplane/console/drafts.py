@@ -1,8 +1,8 @@
-"""Pages at /rulesets/…/edit: the editor of a draft, which can be tried before it is published.
+"""Pages at /rulesets/…/edit: the editor of a draft ruleset, which can be tested before its publication.
 
-The draft exists only in the form. Each response to an action contains the complete form, so that an error
-loses no text. If the browser runs scripts, a script also keeps the form in the browser, and requests only the
-part of the page that changed.
+The draft ruleset exists only in the form of the page. Each response to an action on a draft contains the
+complete form, so that an error loses no text. If the browser runs scripts, a script also stores the form in
+the browser, and requests only the part of the page that changes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ cases:
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """A draft that may be published, and the active version."""
+    """A draft ruleset that may be published, and the active version of the ruleset."""
 
     name: str
     path: str  # path of its page after it is published
@@ -100,7 +100,7 @@ class Publishing:
 
     @property
     def reviewed(self) -> str:
-        """Value of the form field that identifies the text and the version that were reviewed."""
+        """Value of the form field that identifies the ruleset text and the version that were reviewed."""
         return f"{self.in_force or 0}-{self.content}"
 
     @property
@@ -126,7 +126,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """Result of an action, shown next to the draft."""
+    """Result of an action on a draft, shown next to the draft."""
 
     what: str = ""
     values: Mapping[str, object] = field(default_factory=dict)
@@ -163,7 +163,7 @@ async def try_out(context: OperationContext, actor: Actor, request: PageRequest)
 
 
 async def _explained(context: OperationContext, actor: Actor, draft: _Draft) -> _Tried:
-    """Explain the request that a link contains, if there is one."""
+    """Explain the verdict on the request that a link contains, if there is one."""
     if not draft.form.get("target", "").strip():
         return _Tried()
     try:
@@ -203,7 +203,7 @@ async def _check(context: OperationContext, actor: Actor, draft: _Draft) -> dict
 
 
 async def _complete(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    """Return completions for the position of the cursor, which the script counts in UTF-16 code units."""
+    """Return completions at the cursor, whose position the script counts in UTF-16 code units."""
     given = draft.form.get("caret", "")
     units = int(given) if given.isascii() and given.isdecimal() and len(given) < 8 else 0
     before = draft.yaml.encode("utf-16-le", "surrogatepass")[: 2 * units].decode("utf-16-le", "replace")
@@ -233,7 +233,7 @@ async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> di
 
 
 async def _allow(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    """Insert a rule that allows the request before the draft's other rules."""
+    """Insert a rule that allows the request before all other rules of the draft."""
     method, target = draft.form.get("method", "GET"), draft.form.get("target", "").strip()
     yaml = await run_trial(actor, with_allowing_rule, draft.yaml, method, target)
     allowed = replace(draft, form={**draft.form, "yaml": yaml})
@@ -297,7 +297,7 @@ async def _replay(context: OperationContext, actor: Actor, draft: _Draft) -> dic
 
 
 async def _suggest(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    """Replace the draft's text by a suggested ruleset."""
+    """Replace the draft's text with a suggested ruleset."""
     chosen = draft.form.get("suggest_app", "")
     found = await choice_of_apps(context, actor, draft.org if draft.name else None, chosen)
     app = next((each for each in found.apps if each.app_id == chosen), None)
@@ -360,7 +360,10 @@ def _why_not(found: Publishing, form: Mapping[str, str]) -> str | None:
 
 
 async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) -> Publishing:
-    """Return the draft as it would be published. Raise InvalidRequest if it can't be published."""
+    """Return the draft in the form in which it would be published.
+
+    Raise InvalidRequest if the draft can't be published.
+    """
     if not draft.org:
         raise InvalidRequest("choose the organisation that the ruleset is for")
     org = await context.resolve.org(actor, "viewer", draft.org)
@@ -536,5 +539,8 @@ def _describe(problem: ProblemFacts) -> str:
 
 
 def _lines(text: str) -> str:
-    """Return the text as it was typed. HTML forms send line breaks as CRLF in every encoding."""
+    """Return the text of a form field with the line ends that the operator typed.
+
+    HTML forms send line breaks as CRLF in every encoding.
+    """
     return text.replace("\r\n", "\n")

@@ -42,9 +42,9 @@ async def tokens(context: OperationContext, actor: Actor, request: PageRequest) 
 
 @form("/enrolment", again=tokens)
 async def make(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Make a token and respond with the page that shows it.
+    """Make an enrolment token, and respond with the page that shows the token.
 
-    The page is the response to the form itself, so that it can't be opened again.
+    The page is the response to the POST request itself, so that it can't be opened again.
     """
     given = {name: value for name, value in request.form.items() if name != "org"}
     asked = filled(AddEnrolmentToken, given, orgs=(request.form.get("org", ""),))
@@ -72,6 +72,9 @@ async def end(context: OperationContext, actor: Actor, request: PageRequest) -> 
 
 
 async def _manages(context: OperationContext, actor: Actor, token: EnrolmentTokenFacts) -> bool:
-    """Return which buttons to show. The operation checks the roles again."""
+    """Return whether the page shows the buttons that change an enrolment token.
+
+    The operation behind a button checks the operator's roles again.
+    """
     orgs = {each.name: each.org_id for each in await context.resolve.orgs(actor)}
     return any(actor.may("admin", orgs.get(each)) for each in token.orgs)

@@ -1,4 +1,4 @@
-"""Pure: an audit event as one line of a list."""
+"""Pure functions that make one line of a list from an audit event."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LONGEST: Final = 400  # largest number of characters of a path and query in a l
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event with texts that are safe to display.
+    """A line for an audit event, with texts that are safe to display.
 
-    Characters that change the direction of a line or hide a part of it are escaped.
+    The texts have escapes for characters that change the direction of a line or hide a part of it.
     """
 
     href: str  # path of the event's page
@@ -37,7 +37,10 @@ class EventRow:
 
 
 def event_row(body: bytes, names: Mapping[str, str]) -> EventRow:
-    """Return the row of an event. `names` are the names of organisations and applications, by id."""
+    """Return the line of a list for an audit event.
+
+    `names` has the names of organisations and applications, by id.
+    """
     event: dict[str, Any] = orjson.loads(body)
     org_id = text_of(event, "orgId")
     org = names.get(org_id, org_id)

@@ -99,7 +99,7 @@ async def one_event(context: OperationContext, actor: Actor, request: PageReques
 
 
 def is_envelope(values: Mapping[str, Any]) -> bool:
-    """Return whether the event is of an outer $batch request that no rule decided."""
+    """Return whether an event is of an outer $batch request that no rule decided."""
     if (text_of(values, "verdict"), text_of(values, "ruleId")) != ("allow", DEFAULT_RULE_ID):
         return False
     try:
@@ -125,7 +125,7 @@ def _list(values: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _timing(values: Mapping[str, Any]) -> dict[str, object] | None:
-    """Return the time that the upstream took, and the rest, which the proxy and the client took."""
+    """Return the time that the upstream took, and the time that the proxy and the client took."""
     whole, upstream = values.get("durationMs"), values.get("upstreamMs")
     if not isinstance(whole, int | float) or isinstance(whole, bool) or whole < 0:
         return None
@@ -150,7 +150,7 @@ async def _rules(
     *,
     can_ask: bool,
 ) -> dict[str, str]:
-    """Return links to the application's current ruleset and to its editor, which receives this request."""
+    """Return links to the application's current ruleset and to its editor, with this request filled in."""
     try:
         app = await perform(show, context, actor, AppReference(app=text_of(values, "appId"), org=org_id))
     except (NotFound, Conflict):

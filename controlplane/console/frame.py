@@ -1,4 +1,4 @@
-"""The frame around every page: sign-in, layout, error pages and static files."""
+"""The parts of every console page: sign-in, layout, error pages and static files."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ _RETRY_SECONDS: Final = "5"
 
 
 def local_path(target: str) -> str:
-    """Return the path to open after a sign-in.
+    """Return the path of the page to open after a sign-in.
 
-    Return the path of the overview if the given text could lead to another site.
+    If the given text could lead to another web site, the result is the path of the overview.
     """
     return target if _LOCAL.fullmatch(target) else "/"
 
 
 class _IndexUse:
-    """The search index of one page, with a record of whether the page used it."""
+    """The search index for one page, with a record of whether the page used the index."""
 
     def __init__(self, index: Callable[[], Awaitable[SearchIndex]]) -> None:
         self._index = index
@@ -185,13 +185,13 @@ class Console:
         return self._context.clock.wall_ms()
 
     def _plain(self, request: web.Request) -> PageRequest:
-        """Return a page request without the parts that may be invalid, for the page of an error."""
+        """Return a page request without the parts that may be invalid, to show an error page."""
         return PageRequest(request.path, {}, request.query, NO_FORM, None, self._now_ms, _zone(request))
 
     # Errors
 
     def shows_errors(self) -> Middleware:
-        """Return a middleware that responds to errors with pages, except on paths of programs."""
+        """Return a middleware that responds to errors with HTML pages, except on paths for programs."""
 
         @web.middleware
         async def shown(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -235,7 +235,10 @@ class Console:
     def _bare(
         self, request: web.Request, status: int, message: str, goes_on: tuple[str, str]
     ) -> web.Response:
-        """Return the page of an error without the frame. `goes_on` is its link, as (text, path)."""
+        """Return an error page without the navigation of the console.
+
+        `goes_on` is the link on the error page, as (text, path).
+        """
         values = {"title": _title(status), "message": message, "goes_on": goes_on}
         return self._html(
             request, "stranger.html", {**_common(request, self._plain(request)), **values}, status
@@ -296,7 +299,7 @@ class Console:
         return web.Response(body=body, content_type=found.content_type, charset="utf-8", headers=headers)
 
     async def _theme(self, request: web.Request) -> web.StreamResponse:
-        """Switch between light and dark for a browser that runs no script."""
+        """Switch between the light and the dark theme for a browser that runs no script."""
         form = await request.app[GATE].form(request)
         back = _redirect(local_path(form.get("next", "/")))
         wanted = "light" if _theme_of(request) == "dark" else "dark"
@@ -307,7 +310,10 @@ class Console:
         return back
 
     async def _choose_zone(self, request: web.Request) -> web.StreamResponse:
-        """Show times in the zone of the form from now on. Refuse a name that this host does not have."""
+        """Use the time zone that the form names for all times from now on.
+
+        Refuse the name of a time zone that this host does not have.
+        """
         gate = request.app[GATE]
         form = await gate.form(request)
         try:
@@ -358,7 +364,10 @@ def _navigation() -> list[tuple[str, list[Entry]]]:
 
 
 def _describe(request: web.Request, error: Exception) -> tuple[int, str]:
-    """Return the status and a sentence for the page. Log the details of an internal error."""
+    """Return the HTTP status of an error, and a sentence for the error page.
+
+    Write the details of an internal error to the log.
+    """
     if isinstance(error, Refused):
         return error.status, error.message
     if isinstance(error, web.HTTPNotFound | web.HTTPMethodNotAllowed):
@@ -373,7 +382,7 @@ def _describe(request: web.Request, error: Exception) -> tuple[int, str]:
 
 
 def _wanted(request: web.Request) -> str:
-    """Return the path to open after a sign-in: this page, or the page that the form was on."""
+    """Return the path to open after a sign-in: the requested page, or the page of the submitted form."""
     if request.method == "GET":
         return request.path_qs
     try:
@@ -400,7 +409,10 @@ def _zone(request: web.Request) -> tzinfo:
 
 
 def _takes_gzip(request: web.Request) -> bool:
-    """Return whether the client accepts gzip. Browsers list it without a weight."""
+    """Return whether the client accepts a response with gzip compression.
+
+    Browsers list gzip in Accept-Encoding without a weight.
+    """
     codings = request.headers.get("Accept-Encoding", "").split(",")
     return "gzip" in (each.strip().lower() for each in codings)
 

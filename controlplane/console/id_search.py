@@ -1,4 +1,4 @@
-"""An id in the search box: it opens its event, or lists the events if several have the id."""
+"""Ids in the search box. An id opens its audit event, or lists the events if several have the id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from controlplane.search.given_ids import LONGEST_TEXT, asks_for_ids
 
 @dataclass(frozen=True, slots=True)
 class ById:
-    """Result of a look-up. If no event was found, `notes` list the fields that were compared."""
+    """Result of a search for events by id.
+
+    If the search found no event, `notes` lists the fields that were compared.
+    """
 
     events: Sequence[msgspec.Raw]
     notes: tuple[str, ...]
@@ -29,9 +32,9 @@ NOT_ASKED = ById((), ())
 
 
 async def found_by_id(context: OperationContext, actor: Actor, request: PageRequest) -> ById | Redirect:
-    """Look up the ids of the search box, in every organisation that the operator has a role in.
+    """Look up the ids in the search box, in every organisation in which the operator has a role.
 
-    If there is one event, redirect to its page.
+    If exactly one event has an id, redirect to the page of the event.
     """
     text = request.query.get("q", "")[:LONGEST_TEXT]
     if not asks_for_ids(text) or request.query.get("cursor"):

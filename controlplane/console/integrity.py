@@ -1,6 +1,6 @@
 """Pages at /audit/integrity: whether stored events are unchanged, and whether events are missing.
 
-They show the result of the last verification, and can start another.
+The pages show the result of the last verification, and can start a new verification.
 """
 
 from __future__ import annotations

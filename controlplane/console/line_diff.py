@@ -1,7 +1,8 @@
-"""Pure: the lines that two texts have in common, found within a predictable time.
+"""Pure functions that find the lines that two texts have in common, within a predictable time.
 
-Lines that occur once in each text, such as ids of rules, align the texts. The ranges between them are mostly
-short. A precise comparison of such a range takes, in the worst case, the cube of its length.
+Lines that occur exactly once in each text, such as ids of rules, align the texts. The ranges between such
+lines are mostly short. In the worst case, a precise comparison of a range takes time proportional to the cube
+of its length.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ Pair = tuple[int, int]  # positions of one line in the old and the new text
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a changed line."""
+    """A part of a changed line, which is marked if it differs."""
 
     text: str
     changed: bool
 
 
 def alike(old: str, new: str) -> bool:
-    """Return True if a line was probably changed into the other.
+    """Return True if the old line was probably changed into the new line.
 
-    This is so if a third of the shorter line equals the start and end of the longer one.
+    The lines are similar if a third of the shorter line equals the start and end of the longer line.
     """
     shorter = min(len(old.strip()), len(new.strip()))
     before, behind = _same_ends(old.strip(), new.strip())
@@ -39,7 +40,7 @@ def alike(old: str, new: str) -> bool:
 
 
 def pieces(old: str, new: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """Return both lines in pieces, and mark the words that differ."""
+    """Return two similar lines in pieces, and mark the words that differ."""
     words, new_words = _WORD.findall(old), _WORD.findall(new)
     before, behind = _same_ends(words, new_words)
     middle, new_middle = [each[before : len(each) - behind] for each in (words, new_words)]
@@ -63,7 +64,10 @@ def _same_ends(old: Sequence[str], new: Sequence[str]) -> Pair:
 
 
 def _marked(words: Sequence[str], same: Sequence[Pair]) -> list[Piece]:
-    """Return the words in pieces. `same` has the positions and counts of words that both lines have."""
+    """Return the words of a line in pieces, and mark the words that differ.
+
+    `same` has the positions and counts of words that occur in both lines.
+    """
     found, at = [], 0
     for place, size in (*same, (len(words), 0)):
         found.append(Piece("".join(words[at:place]), True))
@@ -77,7 +81,7 @@ def _joined(starts: Piece, middle: Sequence[Piece], ends: Piece) -> tuple[Piece,
 
 
 def same_lines(before: Sequence[str], after: Sequence[str]) -> list[Match] | None:
-    """Return ranges of equal lines, as SequenceMatcher does, or None if that takes too long."""
+    """Return ranges of equal lines like SequenceMatcher, or None if the comparison takes too long."""
     found = _Found()
     _look_between(before, after, found)
     if sum(_work(before[gap.old], after[gap.new]) for gap in found.gaps) > _MOST_WORK:
@@ -100,7 +104,7 @@ class _Found:
 
 
 def _look_between(before: Sequence[str], after: Sequence[str], found: _Found) -> None:
-    """Collect the lines that align the texts with the equal lines next to them, and the gaps between."""
+    """Collect the lines that align two texts, with adjacent equal lines, and the gaps between them."""
     at, new_at = 0, 0
     for end, new_end in [*_held_by(before, after), (len(before), len(after))]:
         if end < len(before):
@@ -138,9 +142,9 @@ def _held_by(before: Sequence[str], after: Sequence[str]) -> list[Pair]:
 
 
 def _work(before: Sequence[str], after: Sequence[str]) -> int:
-    """Return the largest number of steps that SequenceMatcher may take.
+    """Return the largest number of steps that SequenceMatcher may take for a range.
 
-    For each range of equal lines, it examines all pairs of equal lines again.
+    For each range of equal lines that it finds, SequenceMatcher examines all pairs of equal lines again.
     """
     count = Counter(after)
     return sum(count[line] for line in before) * min(len(before), len(after))

@@ -1,4 +1,7 @@
-"""Lists in the console: a search box, columns that sort, and pages. The URL contains all of this state."""
+"""Lists in the console, with a search box, sortable columns, and pages.
+
+The URL contains the search, the sort column and the page of a list.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The heading of a column as a page shows it."""
+    """The heading of a table column in the form that a page shows."""
 
     text: str
     kind: str
@@ -34,7 +37,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ListView:
-    """One page of a list, around its rows."""
+    """The parts of a page around the rows of a list, such as headings and links."""
 
     heads: tuple[Head, ...]
     search: str
@@ -53,7 +56,7 @@ class ListView:
 
 
 def list_members(request: PageRequest, default_sort: str = "name") -> dict[str, Any]:
-    """Return the members of a request for the page that the URL names."""
+    """Return the members of a list request for the page that the URL names."""
     given = request.query.get
     return {
         "search": given("search") or None,
@@ -72,7 +75,10 @@ def list_view(
     default_sort: str = "name",
     keep: Sequence[str] = (),
 ) -> ListView:
-    """Return everything around the rows. `keep` names more parameters that a new search or sort keeps."""
+    """Return the headings and links that a page shows around the rows of a list.
+
+    `keep` names the query parameters that a new search or sort keeps.
+    """
     sort = request.query.get("sort") or default_sort
     before = found.before if isinstance(found.before, int) else 0
     kept = [(name, value) for name in ("sort", *keep) if (value := request.query.get(name, ""))]

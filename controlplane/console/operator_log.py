@@ -1,4 +1,4 @@
-"""Pages at /record: the operator log."""
+"""Pages at /record, which show the operator log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def record(context: OperationContext, actor: Actor, request: PageRequest) 
 
 
 def _export(request: PageRequest) -> str:
-    """Return the URL of the same lines in the admin API."""
+    """Return the admin API's URL for the lines of the operator log on this page."""
     asked = {
         name: request.query.get(name) for name in ("operator", "operation", "from", "to", "search", "sort")
     }
@@ -68,5 +68,5 @@ def _heads(request: PageRequest) -> tuple[Head, ...]:
 
 
 def report(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Describe the request of an operation, without characters that change the direction of a line."""
+    """Describe a request in the operator log, without characters that change the direction of a line."""
     return [(name, shown(value)) for name, value in readable_request(line, names)]

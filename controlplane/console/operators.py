@@ -127,10 +127,10 @@ async def unlink_person(context: OperationContext, actor: Actor, request: PageRe
 
 @form("/operators/{operator}/tokens", again=operator)
 async def new_token(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Make a token and respond with the page that shows it.
+    """Make an API token, and respond with the page that shows the token.
 
-    The page is the response to the form itself, so that it can't be opened again. A reload sends the form
-    again and fails, because the name is in use.
+    The page is the response to the POST request itself, so that it can't be opened again. A reload of the
+    page sends the form again and fails, because the name is in use.
     """
     asked = filled(AddToken, request.form, operator=request.place["operator"])
     made = await perform(add_token, context, actor, asked)
@@ -170,9 +170,9 @@ def _back(request: PageRequest, operator_id: str, said: str) -> Redirect:
 
 
 def _manages(actor: Actor, operator: OperatorFacts) -> bool:
-    """Return which buttons to show.
+    """Return whether the page shows the buttons that change an operator.
 
-    The operation checks again, because it also uses roles that the operator may not see.
+    The operation behind a button checks again, because it also uses roles that the operator may not see.
     """
     if actor.may("admin", None):
         return True

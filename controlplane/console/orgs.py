@@ -54,7 +54,7 @@ async def orgs(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 async def _events(context: OperationContext, actor: Actor) -> Mapping[str, str] | None:
-    """Return the number of events of each organisation that has any, or None if the index can't be read."""
+    """Return the number of events for each organisation that has events, or None if the index fails."""
     try:
         found = await perform(facets, context, actor, CountValues(fields=("org",), top=MAX_TOP))
     except StoreError:
@@ -73,9 +73,9 @@ async def add_org(context: OperationContext, actor: Actor, request: PageRequest)
 
 @page("POST", "/orgs/{org_id}/retention")
 async def keep(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
-    """Set the retention of events.
+    """Set the retention of an organisation's audit events.
 
-    Ask for confirmation before a shorter retention, because purged events can't be restored.
+    The page asks for confirmation before a shorter retention, because purged events can't be restored.
     """
     asked = filled(SetRetention, request.form, org=request.place["org_id"])
     org = await perform(show, context, actor, OrgReference(org=asked.org))

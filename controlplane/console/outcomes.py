@@ -1,4 +1,4 @@
-"""Failures, refusals and latency of requests, counted apart from the requests that rules blocked."""
+"""Failures, refusals and latency of requests, counted apart from requests that rules blocked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Outcome:
 async def outcomes_in_time(
     context: OperationContext, actor: Actor, window: Window
 ) -> Sequence[Outcome] | None:
-    """Return the figures, or None if they take so long that the page omits them."""
+    """Return the figures of a period's traffic, or None if they take so long that the page omits them."""
     try:
         async with asyncio.timeout(_WITHIN_SECONDS):
             return await outcomes(context, actor, window)
@@ -95,6 +95,6 @@ def _latency(window: Window, known: Sequence[float]) -> Outcome:
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:
-    """Return the value that this share of all values does not exceed."""
+    """Return the smallest value that at least this share of all values does not exceed."""
     at = -(-len(ascending) * share // 1)
     return ascending[max(int(at), 1) - 1]

@@ -35,7 +35,7 @@ _LINES_READ: Final = 100  # more lines than the page shows, because lines of sig
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One line of a ranking, and the search that shows the events it counts."""
+    """One line of a ranking, with the search that shows the counted events."""
 
     name: str
     count: int
@@ -45,9 +45,9 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Rankings of the blocked requests by field.
+    """Rankings of the blocked requests by application and by rule.
 
-    If `counted` is given, they cover only that number of the newest requests.
+    If `counted` is given, the rankings cover only that number of the newest requests.
     """
 
     rankings: Mapping[str, Sequence[Ranked]]
@@ -56,7 +56,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that must be done before the first request can arrive."""
+    """A setup step that must be done before the first request can arrive."""
 
     done: bool
     text: str
@@ -102,13 +102,16 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
 async def _held_notes(
     context: OperationContext, actor: Actor, request: PageRequest, org: str | None
 ) -> list[str]:
-    """Return the notes on stored events. They show whether a period had no events or was purged."""
+    """Return the notes on the stored events of the shown organisations.
+
+    The notes show whether a period had no events or was purged.
+    """
     held = await perform(what_is_held, context, actor, WhatIsHeld(org=org))
     return [text.times_in(note, request.zone) for note in held.notes]
 
 
 async def _steps(context: OperationContext, actor: Actor, request: PageRequest) -> list[Step]:
-    """Return the steps up to the first request, or none if only the request itself is missing."""
+    """Return the setup steps before the first request, or none if only the request itself is missing."""
     org = request.org.org_id if request.org else None
     rulesets = (await perform(list_rulesets, context, actor, ListRulesets(org=org, limit=1))).rulesets
     apps = (await perform(list_apps, context, actor, ListApps(org=org, limit=1))).apps
@@ -131,7 +134,7 @@ def _any_seen(proxies: FleetCounts) -> bool:
 
 
 async def _blocked(context: OperationContext, actor: Actor, counted: Window) -> Blocked:
-    """Rank the applications and rules with the most blocked requests."""
+    """Rank the applications and the rules with the most blocked requests."""
     org = counted.request.org.org_id if counted.request.org else None
     fields = ("app", "ruleid")
     asked = CountValues(filter="verdict:block", org=org, from_=counted.since, fields=fields, top=_TOP)

@@ -1,33 +1,33 @@
-"""Pages and forms: the values that their handlers receive and return.
+"""Pages and forms of the console, with the values that their handlers receive and return.
 
-A page is one function in one of the area modules:
+A page is one function in the module of its area, such as:
 
     @page("GET", "/orgs")
     async def orgs(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
         found = await perform(list_all, context, actor, ListOrgs())
         return Page("orgs.html", "Organisations", {"orgs": found.orgs})
 
-A form that is sent by POST is a function too. It contains only the successful case. It raises an error for
-each mistake that the operator can correct. Then `form` shows the page `again`, with the reasons and the typed
-values.
+A form that is sent by POST is a function too. The function of a form contains only the successful case. It
+raises an error for each mistake that the operator can correct. After such an error, the decorator `form`
+shows the page `again`, with the reasons and the typed values.
 
     @form("/orgs", again=orgs)
     async def add_org(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
         added = await perform(add, context, actor, filled(AddOrg, request.form))
         return Redirect(request.link("/orgs"), f"Organisation {added.name} was added.")
 
-Both functions call only operations, never the layers below. `frame.py` does the rest: it requires a sign-in,
+The functions of pages and forms call only operations, never the layers below. `frame.py` requires a sign-in,
 checks a form's token, renders the template within the layout, and shows errors. A template begins with
 
     {% extends "layout.html" %}
     {% import "ui.html" as ui with context %}
 
-and fills the block `content` with the macros of ui.html. The URL contains all state of a view. Every link is
-made by `link()`, which keeps the chosen organisation. Every form that is sent by POST contains `ui.token()`.
-In a template, `refused` has the reasons and `form` has the typed values. Both are empty if a link opened the
-page. A button is shown only if the actor may use it: `{% if may("editor", org_id) %}`. After success, a form
-returns a Redirect with a sentence, so that a reload repeats nothing. `console/areas.py` lists all modules
-that have pages.
+and fills the block `content` with the macros of ui.html. The URL of a page contains all state of its view.
+Every link is made by `link()`, which keeps the chosen organisation. Every form that is sent by POST contains
+`ui.token()`. In a template, `refused` has the reasons for an error, and `form` has the typed values.
+`refused` and `form` are empty if a link opened the page. A template shows a button only if the actor may use
+the button: `{% if may("editor", org_id) %}`. After success, a form returns a Redirect with a sentence, so
+that a reload repeats nothing. `console/areas.py` lists all modules that have pages.
 """
 
 from __future__ import annotations
@@ -62,13 +62,19 @@ class PageRequest:
     zone: tzinfo = UTC  # time zone of the times that the page shows and its forms send
 
     def link(self, path: str, /, **query: object) -> str:
-        """Return a path of the console with a query. Keep the chosen organisation unless `org` is given."""
+        """Return a link to a path of the console with query parameters.
+
+        The link keeps the chosen organisation unless `org` is given.
+        """
         chosen = {"org": self.org.name if self.org else None, **query}
         given = {name: str(value) for name, value in chosen.items() if value not in (None, "")}
         return f"{path}?{urlencode(given)}" if given else path
 
     def changed(self, /, **query: object) -> str:
-        """Return the link to this view with other query parameters. None removes a parameter."""
+        """Return the link to this page with other values for some query parameters.
+
+        The value None removes a query parameter.
+        """
         return self.link(self.path, **{**dict(self.query), **query})
 
 
@@ -101,9 +107,11 @@ class PageRoute:
 
 
 def page(method: Method, path: str, *members: str, prefilled: bool = False) -> Callable[[Handler], PageRoute]:
-    """Make a route of a handler. `members` are the parameters of its query.
+    """Return a decorator that makes the route of a page from a handler.
 
-    A page with a `prefilled` form accepts every parameter as one of its fields.
+    `members` are the query parameters that the page accepts.
+
+    A page with a `prefilled` form accepts every query parameter as a value for one of its fields.
     """
     known = None if prefilled else frozenset(members)
     return lambda handler: PageRoute(method, path, handler, known)
@@ -113,9 +121,9 @@ _ALIASES: Final = {"filter": "q"}  # a parameter of the admin API, and its name 
 
 
 def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[str], tuple[str, ...]]:
-    """Return the parameters of a query that the page uses, and a sentence for each other parameter.
+    """Return the query parameters that the page uses, and a sentence for each other parameter.
 
-    Without the sentence, a parameter without effect would look as if it had narrowed the page.
+    Without that sentence, an unknown parameter would look as if it had narrowed the page.
     """
     if route.members is None or route.method != "GET":
         return MultiDict(query), ()
@@ -142,10 +150,10 @@ _Errors = tuple[type[Exception], ...]
 
 
 def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handler], PageRoute]:
-    """Make a route of a handler that performs the operation of a form.
+    """Return a decorator that makes a route from a handler that performs the operation of a form.
 
-    If the handler raises a Refusal, or one of `also`, the page `again` is shown with status 422, the reasons,
-    and the typed values.
+    If the handler raises a Refusal or an exception in `also`, the page `again` is shown with status 422, the
+    reasons, and the typed values.
     """
     expected: _Errors = (*Refusal, *also)
 
@@ -164,12 +172,12 @@ def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handle
 
 
 def reasons(error: Exception) -> tuple[str, ...]:
-    """Return one line for each mistake to correct."""
+    """Return one line of text for each mistake that the operator must correct."""
     return error.problems if isinstance(error, InvalidRequest) else (str(error),)
 
 
 def filled(kind: type[_R], form: Mapping[str, str], **known: object) -> _R:
-    """Make the request of an operation from the fields of a form that are not empty."""
+    """Make the request of an operation from the form fields that are not empty."""
     given: dict[str, object] = {
         member.encode_name: form[member.encode_name]
         for member in msgspec.structs.fields(kind)

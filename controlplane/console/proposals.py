@@ -1,4 +1,4 @@
-"""Pages at /proposals: changes of rules that wait for a second person, each with its review."""
+"""Pages at /proposals, which show changes of rules that wait for a second person, each with its review."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _title(found: ProposalDetails) -> str:
 
 
 async def _active(context: OperationContext, actor: Actor, found: ProposalDetails) -> RulesetText | None:
-    """Return the active rules that the proposal would replace, or None if there are none."""
+    """Return the active rules that a proposal would replace, or None if there are none."""
     name = found.ruleset
     if found.app_id is not None:
         app = await perform(show_app, context, actor, AppReference(app=found.app_id))
@@ -79,7 +79,7 @@ async def _active(context: OperationContext, actor: Actor, found: ProposalDetail
 async def _after(
     context: OperationContext, actor: Actor, found: ProposalDetails
 ) -> tuple[str, tuple[AppFacts, ...]]:
-    """Return the text that would become active, and the applications whose requests it would evaluate."""
+    """Return the ruleset text that would become active, and the applications that would use it."""
     if found.app_id is None:
         return found.yaml or "", await bound_to(context, actor, found.org_id, found.ruleset)
     app = await perform(show_app, context, actor, AppReference(app=found.app_id))

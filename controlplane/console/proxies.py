@@ -51,7 +51,7 @@ _CHECK_KINDS: Final = {"ok": "good", "degraded": "warn", "failed": "bad"}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A proxy as a row of the list."""
+    """A proxy as a row of the list of proxies."""
 
     proxy: ProxyHealth
     kind: str
@@ -71,7 +71,7 @@ class _Chart:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """The event numbers of one organisation."""
+    """The event numbers of one organisation that a chart of a proxy shows."""
 
     org: str
     sequence: SequenceFacts
@@ -112,9 +112,9 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
 
 @form("/proxies", again=overview)
 async def add_proxy(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Add a proxy and respond with the page that shows its secrets.
+    """Add a proxy, and respond with the page that shows the secrets of the proxy.
 
-    The page is the response to the form itself, so that it can't be opened again.
+    The page is the response to the POST request itself, so that it can't be opened again.
     """
     asked = proxies.AddProxy(name=request.form.get("name", ""), orgs=(request.form.get("first", ""),))
     made = await perform(proxies.add, context, actor, asked)
@@ -165,10 +165,10 @@ async def let_in(context: OperationContext, actor: Actor, request: PageRequest) 
 
 @form("/proxies/{proxy}/secrets", again=one)
 async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Replace the secrets of a proxy.
+    """Replace the API key and the HMAC secret of a proxy.
 
-    The operator types the name to confirm, because the control plane refuses the proxy until it has the new
-    secrets. The form names the version of the secrets that it expects, so a form that is sent twice fails the
+    The operator must type the name of the proxy, because the control plane refuses the proxy until it has the
+    new secrets. The form names the expected version of the secrets, so a form that is sent twice fails the
     second time.
     """
     found = await perform(fleet.show, context, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
@@ -186,9 +186,9 @@ async def rotate(context: OperationContext, actor: Actor, request: PageRequest) 
 
 @form("/proxies/{proxy}/acknowledge", again=one)
 async def acknowledge(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
-    """Acknowledge losses of events.
+    """Acknowledge the lost events of a proxy.
 
-    The form contains the losses that were shown, so that later losses are not acknowledged with them.
+    The form contains the losses that the page showed, so that later losses are not acknowledged by mistake.
     """
     shown_losses = {kind: request.form.get(kind, "") for kind in ("missing", "repeated", "implausible")}
     asked = filled(
@@ -251,7 +251,7 @@ def _row(proxy: ProxyHealth) -> _Row:
 
 
 def _rules_in_short(proxy: ProxyHealth) -> tuple[str, str]:
-    """Describe how many of its rulesets the proxy enforces, and the state of the others."""
+    """Describe how many of its rulesets a proxy enforces, and the state of the other rulesets."""
     states = Counter(each.state for each in proxy.rulesets)
     if not proxy.rulesets:
         return "plain", "none"
@@ -319,7 +319,10 @@ def _charts(windows: Sequence[WindowFacts], zone: tzinfo) -> list[_Chart]:
     failed = [each.upstream_errors / max(each.requests, 1) * 100 for each in windows]
 
     def chart(title: str, label: str, unit: str, *series: tuple[str, str, Sequence[float | None]]) -> _Chart:
-        """Draw a chart of series. Each is (kind, name, value in each window)."""
+        """Draw a chart of several series for a proxy.
+
+        Each series has the form (kind, name, value in each window).
+        """
         curves = [charts.Curve(kind, list(zip(middles, values, strict=True))) for kind, _, values in series]
         reaches = []
         for at, (start, end) in enumerate(times):

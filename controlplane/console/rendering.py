@@ -1,4 +1,4 @@
-"""Templates and static files: the names that templates can use, and the URLs of files."""
+"""Templates and static files of the console: names that templates can use, and URLs of files."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class StaticFiles:
     files: Mapping[str, StaticFile]  # files by name
 
     def address(self, name: str) -> str:
-        """Return the URL of a file.
+        """Return the URL of a static file.
 
-        It contains a digest of all files, so that browsers can cache the response for ever.
+        The URL contains a digest of all static files, so that browsers can cache the response for ever.
         """
         assert name in self.files, name
         return f"/static/{self.version}/{name}"
@@ -49,7 +49,7 @@ class StaticFiles:
 
 @cache
 def read_static() -> StaticFiles:
-    """Read the static files, once per process."""
+    """Read the static files once in each process."""
     files = {}
     digest = hashlib.sha256()
     for path in sorted((_HERE / "static").iterdir()):
@@ -63,7 +63,7 @@ def read_static() -> StaticFiles:
 
 @cache
 def environment() -> jinja2.Environment:
-    """Make the template environment, once per process, because it compiles each template at its first use."""
+    """Make the template environment once in each process, because it compiles each template at first use."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"),
         autoescape=True,

@@ -1,4 +1,7 @@
-"""A replay on a draft's page, in steps. The form carries the counts from step to step."""
+"""A replay of stored events on the page of a draft, in several steps.
+
+The form of the page carries the counts from each step of the replay to the next step.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ _WORDS: Final = {
 
 
 class _SoFar(msgspec.Struct, forbid_unknown_fields=True):
-    """The state that the form carries from step to step. An operator who edits it sees other figures."""
+    """State of a replay that the form carries from each step to the next step.
+
+    An operator who edits the state in the form only falsifies the figures on their own page.
+    """
 
     draft: str
     replayed: Replayed
@@ -49,7 +55,7 @@ class _SoFar(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A line of the result."""
+    """A line of a replay's result: requests whose verdict changes in the same way."""
 
     kind: str
     words: str
@@ -78,7 +84,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The effect of publishing, as a review states it."""
+    """The effect of publishing a draft, in the form in which a review shows it."""
 
     summary: tuple[str, str, str] | None  # kind, badge and words, used if `statements` is empty
     statements: tuple[tuple[review_words.Statement, tuple[Change, ...]], ...]
@@ -86,7 +92,7 @@ class Effect:
 
 
 def effect(progress: Progress | None) -> Effect | None:
-    """Return the effect, or None if nothing was replayed."""
+    """Return the effect of publishing a draft, or None if no event was replayed."""
     if progress is None:
         return None
     said = review_words.statements(progress.replayed)
@@ -100,9 +106,9 @@ def effect(progress: Progress | None) -> Effect | None:
 async def of_last_day(
     context: OperationContext, actor: Actor, org: str, yaml: str, evaluated: Sequence[AppFacts]
 ) -> Progress | None:
-    """Replay the last day of the applications, as far as possible in a few seconds.
+    """Replay the last day of the applications for a few seconds, even if events remain.
 
-    Return None without applications, or if the control plane has no capacity for a replay.
+    Return None if there are no applications, or if the control plane has no capacity for a replay.
     """
     if not evaluated:
         return None
@@ -124,9 +130,9 @@ async def step(
     evaluated: Sequence[AppFacts],
     form: Mapping[str, str],
 ) -> Progress:
-    """Continue the replay of the form, or start another.
+    """Continue the replay whose state is in the form, or start a new replay.
 
-    `evaluated` are the applications that the rules apply to, unless the form names others.
+    `evaluated` are the applications that use the ruleset, unless the form names others.
     """
     digest = sha256(yaml.encode("utf-8", "surrogatepass")).hexdigest()
     before = _so_far(form, digest) if form.get("do") == "replay-on" else None
@@ -168,7 +174,10 @@ def _filter(evaluated: Sequence[AppFacts], chosen: str) -> str:
 
 
 def hours(given: str) -> float:
-    """Return the number of hours in a form field. Raise InvalidRequest if it is not valid."""
+    """Return the number of hours that a form field contains.
+
+    Raise InvalidRequest if the field has no valid number of hours.
+    """
     if not (given.isascii() and given.isdecimal() and len(given) < 6 and 0 < int(given) <= 24 * 366):
         raise InvalidRequest(f"{given} is not a number of hours")
     return float(given)
@@ -183,7 +192,7 @@ def _change(facts: ChangeFacts) -> Change:
 
 
 def _query(app_id: str | None, before: OutcomeFacts) -> str | None:
-    """Return a filter for events of the application that have this recorded outcome, or None."""
+    """Return a filter for the app's events with this recorded outcome, or None if none can express it."""
     by = ("reason", before.by) if before.verdict == "refused" else ("ruleid", before.by)
     wanted = [by] if before.verdict == "refused" else [("verdict", before.verdict), by]
     found = [terms.term(field, value) for field, value in [*([("app", app_id)] if app_id else []), *wanted]]

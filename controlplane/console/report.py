@@ -1,4 +1,4 @@
-"""Pages at /audit/report: an audit report, to read here and to download as signed files."""
+"""Pages at /audit/report: an audit report, to read in the console and to download as signed files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def report(context: OperationContext, actor: Actor, request: PageRequest) 
 
 
 def _with_rows(section: Section) -> tuple[Section, list[dict[str, str]]]:
-    """Return a section, and its rows as mappings from the names of the columns."""
+    """Return a section of a report, and its rows as mappings from column name to value."""
     return section, [dict(zip(section.columns, row, strict=True)) for row in section.rows]
 
 

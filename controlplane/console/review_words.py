@@ -1,4 +1,4 @@
-"""Pure: the changes that publishing a draft would make, in words, from a replay of recorded requests."""
+"""Pure functions that describe the effect of publishing a draft, from a replay of recorded requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_NAMED: Final = 12  # properties named in a sentence
 
 @dataclass(frozen=True, slots=True)
 class AppCount:
-    """Requests of one application that change in one way."""
+    """Number of requests of one application that change in one way."""
 
     app: str
     count: int
@@ -34,7 +34,7 @@ class Statement:
 
 
 def statements(replayed: Replayed) -> tuple[Statement, ...]:
-    """Return the changes, harmful ones first."""
+    """Return the effects of publishing the draft, with harmful effects first."""
     of = {change: [each for each in replayed.groups if each.change == change] for change in _SAYS}
     found = [_statement(change, groups) for change, groups in of.items() if groups]
     if replayed.ungrouped:
@@ -44,7 +44,7 @@ def statements(replayed: Replayed) -> tuple[Statement, ...]:
 
 
 def basis(replayed: Replayed) -> tuple[str, ...]:
-    """Return the basis of the statements, in sentences: period, number of events, and gaps."""
+    """Return the basis of the effects in sentences: the period, the number of events, and gaps."""
     whose = f"of {', '.join(replayed.apps)}" if replayed.apps else "of every app"
     asked = replayed.events - replayed.unasked
     period = f"from {_minute(replayed.from_)} to {_minute(replayed.to)} UTC"
@@ -68,7 +68,7 @@ def basis(replayed: Replayed) -> tuple[str, ...]:
 
 
 def summary(replayed: Replayed) -> tuple[str, str, str] | None:
-    """Return the kind, the badge and a sentence, or None if there are statements."""
+    """Return the kind, the badge and a sentence if a replay found no effect, or None if it found effects."""
     if replayed.events == replayed.unasked:
         return "warn", "no evidence", "No request was recorded in that period, so the replay is no evidence."
     if statements(replayed):
@@ -105,7 +105,7 @@ def _statement(change: str, groups: Sequence[ChangeFacts]) -> Statement:
 
 
 def _properties(groups: Iterable[ChangeFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the properties that become visible and those that disappear, over all groups."""
+    """Return the properties that become visible and those that disappear, in all groups of requests."""
     shown: dict[str, None] = {}
     gone: dict[str, None] = {}
     for group in groups:

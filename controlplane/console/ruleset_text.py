@@ -1,4 +1,4 @@
-"""Pure: the text of a ruleset for a page: coloured lines, positions of rules, and differences by line."""
+"""Pure functions for a ruleset's text on a page: coloured lines, positions of rules, changed lines."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class DiffLine:
 
 
 def rule_places(text: str) -> tuple[RulePlace, ...]:
-    """Return the rules of a text in their order.
+    """Return the rules of a ruleset's text in their order.
 
-    If the text is not valid, return the parts that look like rules.
+    If the text is not a valid ruleset, return the parts that look like rules.
     """
     try:
         document = yaml_document.parse(text)
@@ -79,7 +79,7 @@ def rule_places(text: str) -> tuple[RulePlace, ...]:
 
 
 def listing(text: str, places: Iterable[RulePlace] = ()) -> tuple[Line, ...] | None:
-    """Return the lines of a text, or None if it is too long to be shown line by line."""
+    """Return the lines of a ruleset's text, or None if it is too long to show line by line."""
     lines = text.splitlines()
     if len(lines) > MAX_LISTED_LINES:
         return None
@@ -119,7 +119,7 @@ def text_diff(old: str, new: str) -> tuple[tuple[DiffLine, ...], ...] | None:
 
 
 class _Matched(SequenceMatcher[str]):
-    """A matcher that receives the equal lines, and makes groups of the others."""
+    """A SequenceMatcher that receives the equal lines, and makes groups of the changed lines."""
 
     def __init__(self, before: Sequence[str], after: Sequence[str], same: list[Match]) -> None:
         super().__init__(None, before, after, autojunk=False)
@@ -146,7 +146,10 @@ def _group(
 
 
 def _replaced(before: Sequence[str], after: Sequence[str], first: int, new_first: int) -> Iterator[DiffLine]:
-    """Yield lines that replace each other. In two similar lines, the words that differ are marked."""
+    """Yield the removed and the added lines of a changed range.
+
+    In two similar lines, the words that differ are marked.
+    """
     partner = dict(_partners(before, after))
     partner_of_new = {new: old for old, new in partner.items()}
     for at, text in enumerate(before):
@@ -158,7 +161,7 @@ def _replaced(before: Sequence[str], after: Sequence[str], first: int, new_first
 
 
 def _partners(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the positions of similar lines, in the order of both texts."""
+    """Yield pairs of positions of similar lines, in the order of both texts."""
     at = 0
     for place, text in enumerate(before):
         for new in range(at, min(at + _LOOKED_AHEAD, len(after))):

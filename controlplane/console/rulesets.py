@@ -55,9 +55,10 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Difference between two texts.
+    """Difference between two texts of a ruleset.
 
-    It is by rules if both are rulesets, and by lines unless that takes too long.
+    The difference is by rules if both texts are valid rulesets, and by lines unless the comparison takes too
+    long.
     """
 
     by_rules: RulesetDifference | None
@@ -69,7 +70,7 @@ def place_of(org: str, name: str) -> str:
 
 
 async def difference(actor: Actor, old: str, new: str) -> Difference | None:
-    """Return the difference, or None if it takes too long because other pages use the processor."""
+    """Return the difference of two texts, or None if it takes too long because the processor is busy."""
     return await run_for_page(actor, _difference, old, new)
 
 
@@ -83,7 +84,7 @@ def _difference(old: str, new: str) -> Difference:
 
 
 async def bound_to(context: OperationContext, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
-    """Return every application with the ruleset, or none if the ruleset does not exist yet."""
+    """Return the applications that use a ruleset, or none if the ruleset does not exist yet."""
     try:
         found = await perform(apps.list_all, context, actor, ListApps(org=org, ruleset=name))
     except NotFound:
@@ -93,7 +94,7 @@ async def bound_to(context: OperationContext, actor: Actor, org: str, name: str)
 
 @dataclass(frozen=True, slots=True)
 class FirstApps:
-    """The first of many applications, by name."""
+    """The first applications of a long list, by name, and the number of the others."""
 
     apps: tuple[AppFacts, ...]
     further: int
@@ -114,7 +115,7 @@ async def _first_apps(
 
 @dataclass(frozen=True, slots=True)
 class FirstProxies:
-    """The proxies of an organisation that are listed first, each with its version of a ruleset."""
+    """The first proxies of an organisation in a list, each with its version of a ruleset."""
 
     proxies: tuple[tuple[ProxyHealth, EnforcedFacts | None], ...]
     further: int
@@ -148,7 +149,7 @@ async def _confirmed(context: OperationContext, actor: Actor, ruleset_id: str) -
 
 @dataclass(frozen=True, slots=True)
 class RuleUse:
-    """A rule of the text, and the number of its hits."""
+    """A rule in the text of a ruleset, and the number of hits of the rule."""
 
     rule: RulePlace | None  # None stands for the default, which decides if no rule does
     hits: int
@@ -157,7 +158,7 @@ class RuleUse:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Hits of the rules of a version in the last days."""
+    """Hits of the rules of a ruleset version in the last days."""
 
     days: int
     counted_since: str
@@ -318,9 +319,10 @@ async def _compared(
 
 
 def _version(fields: Mapping[str, str], name: str) -> int | None:
-    """Return the version that a link or a form names, or None if it names none.
+    """Return the ruleset version that a link or a form names, or None if none is named.
 
-    Raise Refused if the text is not a number. No form is shown again, because operators do not type versions.
+    Raise Refused if the text is not a version number. The error page shows no form, because operators do not
+    type versions.
     """
     given = fields.get(name, "")
     if given and not (given.isascii() and given.isdecimal() and len(given) < 10):

@@ -1,4 +1,4 @@
-"""Pages at /search: audit events that match a filter and a period, with counts of values and over time."""
+"""Pages at /search: audit events that match a filter and a period, with counts by value and over time."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _EXAMPLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A value that a click adds to the filter or removes from it."""
+    """A field value that a click adds to the filter or removes from the filter."""
 
     value: str
     count: int
@@ -96,7 +96,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The chart of the matches, with its figures, shades and marks."""
+    """The chart of the events that match a search, with its figures, shades and marks."""
 
     chart: Markup
     table: Sequence[Figures]
@@ -106,7 +106,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of all matches, or of the newest of them."""
+    """Counts of all events that match a search, or of the newest of these events."""
 
     # Field, values, and the count of the most frequent value
     facets: Sequence[tuple[str, Sequence[Choice], int]]
@@ -119,7 +119,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """The filter, split at the place where it is wrong."""
+    """A filter with an error, split at the position of the error."""
 
     before: str
     at: str
@@ -181,9 +181,9 @@ async def found(context: OperationContext, actor: Actor, request: PageRequest) -
 
 
 def sentences(notes: Sequence[str]) -> tuple[str, ...]:
-    """Return the notes on an empty search as sentences.
+    """Return notes on a search that found nothing, as sentences.
 
-    The note on the index is left out, because every page has it.
+    The note that the search index is behind is left out, because every page shows it.
     """
     said = [note for note in notes if not note.startswith(INDEX_HAS)]
     return tuple(map(text.as_sentence, said))
@@ -191,7 +191,7 @@ def sentences(notes: Sequence[str]) -> tuple[str, ...]:
 
 @page("GET", "/search/counts", "q", "from", "to")
 async def counts_alone(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Return the counts that the page omits if they take too long, for a script to insert."""
+    """Return the counts that the search page omits if they take too long, for a script to insert."""
     values = {"counts": await _counts(context, actor, request), "facet_words": _FACET_WORDS}
     return Page("search_counts.html", "Counts", values)
 
@@ -207,7 +207,7 @@ def _members(request: PageRequest) -> dict[str, Any]:
 
 
 def _time(request: PageRequest, name: str) -> str:
-    """Return a time of the form, in the zone that the page shows. Times in links contain their offset."""
+    """Return a time in the form, in the time zone of the page. Times in links contain their UTC offset."""
     return zones.absolute(request.query.get(name, "").strip(), request.zone)
 
 
@@ -306,9 +306,9 @@ def _apps_in(found: FacetList) -> list[str]:
 
 
 def _facet(request: PageRequest, facet: Facet, stopped: Collection[str]) -> tuple[str, Sequence[Choice], int]:
-    """Return the values of a facet with links.
+    """Return the most frequent values of a field, with links that change the filter.
 
-    A value is shown by its name, unless another value has the same name.
+    A value that is an id is shown by its name, unless another value has the same name.
     """
     called = [each.name or each.value for each in facet.values]
     choices = []

@@ -75,10 +75,10 @@ async def _reached(context: OperationContext, actor: Actor, stop: StopFacts) -> 
 
 @page("POST", "/stops")
 async def stop(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
-    """Set an emergency stop after a confirmation.
+    """Set an emergency stop after the operator confirmed it.
 
-    The first time, the page only says which requests will fail. The operator sends the form again, with
-    `sure`.
+    The first submission of the form only shows which requests will fail. To confirm the stop, the operator
+    sends the form again with the field `sure`.
     """
     if request.form.get("sure") != "yes":
         return await _ask(context, actor, request)
@@ -122,7 +122,7 @@ async def _require_role(context: OperationContext, actor: Actor, to_come: StopTo
 
 
 def _to_come(request: PageRequest) -> StopToCome | None:
-    """Return the object that the form names, or None if it names nothing."""
+    """Return the target of the emergency stop that the form names, or None if it names no target."""
     scope, app, org = (request.form.get(name) or None for name in ("scope", "app", "org"))
     if scope == "app" and app is not None:
         return StopToCome(org=org, app=app)
@@ -148,7 +148,7 @@ async def lift(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 async def _stop(context: OperationContext, actor: Actor, request: PageRequest) -> str:
-    """Set the stop, and return the name of the application or organisation."""
+    """Set the emergency stop, and return the name of the stopped application or organisation."""
     scope = request.form.get("scope")
     if scope == "app":
         stopped = await perform(stop_app, context, actor, filled(AppToStop, request.form))

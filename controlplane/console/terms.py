@@ -1,4 +1,4 @@
-"""Pure: adds terms to a filter and removes them, for links that change the filter."""
+"""Pure functions that add terms to a filter and remove terms, for links that change the filter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BARE: Final = re.compile(r"[\w./@:+$()\-]+", re.ASCII)
 
 
 def term(field: str, value: str, *, negated: bool = False) -> str | None:
-    """Return a term that matches events with exactly this value, or None if a filter can't express it."""
+    """Return a term that matches exactly this field value, or None if a filter can't express it."""
     quoted = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     is_number = FIELDS[field].kind == "number"
     spellings = [value] if is_number or _BARE.fullmatch(value) else []
@@ -33,7 +33,7 @@ def has(text: str, wanted: str) -> bool:
 
 
 def with_term(text: str, added: str) -> str:
-    """Return the filter with the term at its end, and without the opposite term."""
+    """Return the filter with the term added at the end, and without the opposite term."""
     opposite = added.removeprefix("-") if added.startswith("-") else f"-{added}"
     return " ".join([*(each for each in _TERM.findall(text) if each not in (added, opposite)), added])
 

@@ -1,4 +1,4 @@
-"""Pure: times, ages and rates in a readable form."""
+"""Pure functions that format times, ages and rates for people."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _SEGMENT: Final = re.compile("/?[^/?]+[/?]?|[/?]")
 
 
 def segments(path: str) -> Markup:
-    """Mark the segments of a path, so that it breaks at a slash before it breaks within an id."""
+    """Mark the segments of a path, so that a line breaks at a slash before it breaks within an id."""
     return Markup("").join(
         Markup('<span class="segment">{}</span>').format(each) for each in _SEGMENT.findall(path)
     )
 
 
 def age(ms: int, now_ms: int) -> str:
-    """Return the distance of a time from now: `3 minutes ago`, `in 2 days`."""
+    """Return the time between now and a moment as text, such as `3 minutes ago` or `in 2 days`."""
     return _age(ms, now_ms, is_short=False)
 
 
 def short_age(ms: int, now_ms: int) -> str:
-    """Return a short age for a column of a table: `3 min ago`, `in 2 d`."""
+    """Return the time between now and a moment as short text, such as `3 min ago` or `in 2 d`."""
     return _age(ms, now_ms, is_short=True)
 
 
@@ -59,19 +59,19 @@ def _age(ms: int, now_ms: int, *, is_short: bool) -> str:
 
 
 def moment(ms: int, zone: tzinfo = UTC) -> str:
-    """Return a time to the second: `2026-11-21 12:00:05`."""
+    """Return a time with seconds as text, such as `2026-11-21 12:00:05`."""
     return local(ms, zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def named_moment(ms: int, zone: tzinfo = UTC) -> str:
-    """Return a time with its zone: `2026-11-21 12:00:05 UTC`."""
+    """Return a time with its time zone as text, such as `2026-11-21 12:00:05 UTC`."""
     return f"{moment(ms, zone)} {short_name(ms, zone)}"
 
 
 def time_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """Return an element with a time, whose title is the age.
+    """Return an HTML element with a time, whose title is the age of the time.
 
-    The time is given in milliseconds or as RFC 3339 text.
+    The time is given in Unix milliseconds or as RFC 3339 text.
     """
     ms = rfc3339_ms(value) if isinstance(value, str) else value
     if ms is None:
@@ -82,9 +82,11 @@ def time_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup
 
 
 def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """Return a time without its zone, such as `14:30:05`. The heading of the list names the zone.
+    """Return an HTML element with a time of day but no time zone, such as `14:30:05`.
 
-    The date is added if it is not today.
+    The heading of the list names the time zone.
+
+    If the time is not of today, the element also has the date.
     """
     ms = rfc3339_ms(value)
     if ms is None:
@@ -97,12 +99,12 @@ def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
 
 
 def age_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """Return an age whose title is the time, for sentences about how long ago something happened."""
+    """Return an HTML element with an age whose title is the time, for use in sentences."""
     return _age_tag(value, now_ms, zone, age)
 
 
 def short_age_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """Return a short age whose title is the time, for a column of a table."""
+    """Return an HTML element with a short age whose title is the time, for a table column."""
     return _age_tag(value, now_ms, zone, short_age)
 
 
@@ -118,7 +120,7 @@ def _age_tag(
 
 
 def interval(start_ms: int, end_ms: int, zone: tzinfo = UTC) -> str:
-    """Return a period with its zone: `2026-11-21 14:00 to 14:30 CET`."""
+    """Return a period with its time zone as text, such as `2026-11-21 14:00 to 14:30 CET`."""
     start, end = local(start_ms, zone), local(end_ms, zone)
     day, name = start.strftime("%Y-%m-%d"), short_name(start_ms, zone)
     if start.strftime("%H%M%S%f") == end.strftime("%H%M%S%f") == "000000000000":
@@ -130,9 +132,10 @@ def interval(start_ms: int, end_ms: int, zone: tzinfo = UTC) -> str:
 
 
 def clock_mark(ms: int, step_ms: int, span_ms: int, zone: tzinfo = UTC) -> str:
-    """Return a time on an axis: `14:30`, `Nov 21` or `2026-11`, depending on the distance of the marks.
+    """Return the label of a time on an axis, such as `14:30`, `Nov 21` or `2026-11`.
 
-    Without a distance, return the name of the zone.
+    The form of the label depends on the distance between marks. Without a distance, the label is the name of
+    the time zone.
     """
     moment = local(ms, zone)
     if not step_ms:
@@ -143,7 +146,7 @@ def clock_mark(ms: int, step_ms: int, span_ms: int, zone: tzinfo = UTC) -> str:
 
 
 def compact(value: float) -> str:
-    """Return a number of a scale: `750`, `12k`, `1.5M`."""
+    """Return a number for a scale in a short form, such as `750`, `12k`, `1.5M`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             return f"{value / (1e3 if unit == 'k' else size):g}{unit}"
@@ -151,7 +154,7 @@ def compact(value: float) -> str:
 
 
 def as_sentence(message: str) -> str:
-    """Begin a message with a capital and end it with a full stop, for boxes that stand alone on a page.
+    """Begin a message with a capital letter and end it with a full stop, for boxes of their own.
 
     A message that begins with a position, such as `rules:2:1`, keeps its first letter.
     """
@@ -161,7 +164,7 @@ def as_sentence(message: str) -> str:
 
 
 def times_in(sentence: str, zone: tzinfo) -> str:
-    """Write the RFC 3339 times of a sentence, which are in UTC, in the zone."""
+    """Convert the RFC 3339 times in a sentence from UTC to the time zone."""
 
     def written(found: re.Match[str]) -> str:
         ms = rfc3339_ms(found[0])
@@ -175,7 +178,7 @@ def _no_time(value: object) -> Markup:
 
 
 def age_text(value: str, now_ms: int) -> str:
-    """Return an age for a sentence. Return a text that is not a time unchanged."""
+    """Return the age of a time as text for a sentence. Return a text that is not a time unchanged."""
     ms = rfc3339_ms(value)
     return value if ms is None else age(ms, now_ms)
 

@@ -1,4 +1,4 @@
-"""Requests over time by verdict, for the overview and for pages of single objects."""
+"""Requests over time by verdict, for the overview and for pages of single things."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PERIODS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The events that a page counts, and the searches that show them."""
+    """The period and the filter of the events that a page counts, with links to search for them."""
 
     request: PageRequest
     org: str | None
@@ -75,7 +75,7 @@ class Window:
         return rfc3339(self.axis[0])
 
     def search(self, more: str = "", since: str | None = None, until: str | None = None) -> str:
-        """Return the link to the events that a figure counts."""
+        """Return the link to a search for the events that a figure on the page counts."""
         query = " ".join(term for term in (self.filter, more) if term)
         times = {"from": since or self.since, "to": until}
         org = {"org": self.org} if self.org else {}
@@ -84,7 +84,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Counts in each interval of a window, oldest first."""
+    """Counts of events in each interval of a window, oldest interval first."""
 
     window: Window
     by_verdict: Mapping[str, Sequence[int]]
@@ -115,7 +115,7 @@ class Traffic:
         return text.rate(self.total / ((self.axis[-1] - self.axis[0]) / MINUTE_MS))
 
     def change(self, words: str, verdict: str | None = None) -> str:
-        """Return the figure of the previous period, or an empty text if it is unknown or zero."""
+        """Return a text with the figure of the previous period, empty if it is unknown or zero."""
         whole = sum(self.before.values()) if self.before else 0
         if self.before is None or not whole:
             return ""
@@ -124,9 +124,9 @@ class Traffic:
         return f"{percent(self.before[verdict], whole)} before"
 
     def line(self, verdict: str | None = None) -> Sequence[int]:
-        """Return the counts for a sparkline.
+        """Return the counts in each interval of a window for a sparkline.
 
-        The current interval is left out, because it is not complete and would look like a fall.
+        The current interval is left out, because it is incomplete and would look like a fall.
         """
         return (self.all if verdict is None else self.by_verdict[verdict])[:-1]
 
@@ -141,7 +141,7 @@ class Traffic:
         return charts.columns(columns, said, span, self.shades, self.marks)
 
     def table(self) -> list[Figures]:
-        """Return the chart's figures and marks, newest first."""
+        """Return the figures and the marks of the chart as table rows, newest first."""
         rows = [
             Figures(start, self._interval(index), counts)
             for index, start in enumerate(self.axis[:-1])
@@ -158,7 +158,7 @@ def parts_of(counts: Sequence[int]) -> tuple[charts.Part, ...]:
 
 
 def label_of(start_ms: int, end_ms: int, counts: Sequence[int], request: PageRequest) -> str:
-    """Return the lines of a column's tooltip: its time, then each verdict that occurs."""
+    """Return the lines of a column's tooltip: its time, and each verdict that occurs."""
     found = [
         f"{number(count)} {VERDICT_WORDS[verdict]}"
         for verdict, count in zip(FROM_BELOW, counts, strict=True)
@@ -171,7 +171,7 @@ _USUAL: Final = "24h"
 
 
 def unknown_period(request: PageRequest) -> tuple[str, ...]:
-    """Return a sentence if the requested period does not exist, because the page shows another one."""
+    """Return a sentence if the requested period is not valid, because the page shows another period."""
     wanted = request.query.get("last", _USUAL)
     names = [each.name for each in PERIODS]
     return () if wanted in names else (f"Unknown period {wanted}: last must be one of {', '.join(names)}.",)
@@ -183,14 +183,14 @@ def period_of(request: PageRequest) -> Period:
 
 
 def window(request: PageRequest, period: Period, org: str | None, query: str = "") -> Window:
-    """Return the period of an organisation, or of all organisations that the operator has a role in."""
+    """Return the window of a period for one organisation, or for all that the operator has a role in."""
     since = request.now_ms - (period.intervals - 1) * period.interval_ms
     axis = edges(since, request.now_ms + 1, period.interval_ms, request.zone)
     return Window(request, org, query, period.interval_ms, axis)
 
 
 async def traffic(context: OperationContext, actor: Actor, window: Window) -> Traffic:
-    """Count the events of a window."""
+    """Count the events of a window by interval and verdict."""
     request, org, axis = window.request, window.org, window.axis
     before_ms = 2 * axis[0] - axis[-1]
     asked = [
@@ -247,7 +247,7 @@ def shades_in(held: HeldEvents, request: PageRequest, span: tuple[int, int]) -> 
 async def marks_of(
     context: OperationContext, actor: Actor, request: PageRequest, org: str | None, span: tuple[int, int]
 ) -> list[charts.Mark]:
-    """Return publications of rulesets and emergency stops in the time of a chart, newest first."""
+    """Return the publications of rulesets and the emergency stops in the period of a chart, newest first."""
     asked = [
         SearchOperatorLog(
             operation=each, org=org, from_=rfc3339(span[0]), to=rfc3339(span[1]), limit=_MOST_MARKS
@@ -265,10 +265,10 @@ async def marks_of(
 
 
 def _changes_something(line: RecordFacts, kind: str) -> bool:
-    """Return whether the operation changed something.
+    """Return whether the operation in a line of the operator log changed something.
 
-    A proposal changes nothing, and a text that is already active changes nothing. Lines of earlier releases
-    have no result.
+    A proposal changes nothing, and applying a text that is already active changes nothing. Lines of the
+    operator log from earlier releases have no result.
     """
     done = line.outcome == "done"
     return done and (kind != "publish" or line.result is None or line.result.startswith(_PUBLISHES))
@@ -285,7 +285,7 @@ def _mark(line: RecordFacts, kind: str, request: PageRequest, org: str | None) -
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A line of a chart's table: the counts of an interval by verdict, or the text of a mark."""
+    """A row of a chart's table: the counts of an interval by verdict, or the text of a mark."""
 
     start_ms: int
     href: str
@@ -294,9 +294,9 @@ class Figures:
 
 
 def with_marks(rows: Sequence[Figures], marks: Sequence[charts.Mark]) -> list[Figures]:
-    """Add the marks of a chart to the lines of its table, newest first.
+    """Add the marks of a chart to the rows of the chart's table, newest first.
 
-    A mark is placed above the interval that contains it.
+    A mark is placed above the table row of the interval that contains it.
     """
     marked = [Figures(mark.at_ms, mark.href, (), mark.words) for mark in marks]
     return sorted([*marked, *rows], key=lambda each: each.start_ms, reverse=True)

@@ -1,4 +1,4 @@
-"""Pure: the time zone in which an operator reads and enters times in the console."""
+"""Pure functions for the time zone in which an operator reads and enters times in the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAIVE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9]{2}:[0-9]{2}(?::
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return the zone that a cookie names, or UTC if this host does not have it."""
+    """Return the time zone that a cookie names, or UTC if this host does not have that zone."""
     try:
         return UTC if name in ("", "UTC") else ZoneInfo(name[:_LONGEST])
     except (ValueError, OSError, LookupError):
@@ -20,14 +20,14 @@ def zone_of(name: str) -> tzinfo:
 
 
 def name_of(zone: tzinfo) -> str:
-    """Return the zone's name in the database: `Europe/Oslo`."""
+    """Return the name of a time zone in the time zone database, such as `Europe/Oslo`."""
     return str(zone)
 
 
 def local(ms: int, zone: tzinfo) -> datetime:
-    """Return the time in the zone.
+    """Return a time in Unix ms as a local time of the zone.
 
-    At the ends of the calendar, where the zone has no year, use UTC.
+    At the ends of the calendar, where the zone has no year, the result is in UTC.
     """
     try:
         return datetime.fromtimestamp(ms / 1000, zone)
@@ -36,16 +36,16 @@ def local(ms: int, zone: tzinfo) -> datetime:
 
 
 def short_name(ms: int, zone: tzinfo) -> str:
-    """Return the zone's abbreviation at that time: `UTC`, `CET`, or `UTC-03:00` if it has no letters."""
+    """Return the abbreviation of the zone at a time, such as `CET`, or else an offset such as `UTC-03:00`."""
     moment = local(ms, zone)
     name = moment.tzname() or ""
     return name if name.isalpha() else f"UTC{moment.isoformat()[-6:]}"
 
 
 def absolute(given: str, zone: tzinfo) -> str:
-    """Add the zone's offset to a date, or to a time without an offset, as date fields of a form send them.
+    """Add the zone's offset to a time from a form that has no offset.
 
-    Leave every other text unchanged.
+    Return every text that is not such a time unchanged.
     """
     if not _NAIVE.fullmatch(given):
         return given
@@ -57,5 +57,5 @@ def absolute(given: str, zone: tzinfo) -> str:
 
 
 def for_field(ms: int, zone: tzinfo) -> str:
-    """Return the time as the value of a `datetime-local` field."""
+    """Return a time as the value of a `datetime-local` field."""
     return local(ms, zone).strftime("%Y-%m-%dT%H:%M")

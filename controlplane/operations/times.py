@@ -34,7 +34,7 @@ def _moment(member: str, text: str | None, now_ms: int) -> int | None:
 
 
 def end_of(name: str, text: str, now_ms: int, longest_days: int) -> int:
-    """Return an end in Unix ms: RFC 3339, a date, or a span from now such as 90d.
+    """Return an end time in Unix ms from a text in RFC 3339, a date, or a span such as 90d.
 
     Raise InvalidRequest if the text has another form, or the time is past or too far away.
     """
