@@ -30,10 +30,13 @@ def beside_engines(_rig: Rig, _pace: Pace) -> Table:
             rows.append((engine, *(_engine(engine, count) for count in COUNTS)))
     columns = ("engine", *(f"{count:,} rules, µs" for count in COUNTS))
     notes = [
-        "One rule decides, by path, method and a header; the others concern other paths. Processor time.",
         (
-            "graphward also parses the target in any spelling; the others receive a segment that was "
-            "extracted before."
+            "One rule of the set decides, by path, method and a header; the other rules have other paths. "
+            "The figures are processor time."
+        ),
+        (
+            "graphward also parses the request target in any spelling; the other engines receive a path "
+            "segment that was extracted before."
         ),
     ]
     return Table(

@@ -41,8 +41,8 @@ def evaluated(rig: Rig, pace: Pace) -> Table:
     missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
     title = "token checked, one path rule, credential swapped, a record of each request"
     notes = [
-        "relay does not evaluate requests. It shows the minimum cost of Python.",
-        "interpreted: graphward from its sources, without ./dev compile.",
+        "relay does not evaluate requests, so its figure is the minimum cost of a Python proxy.",
+        "interpreted is graphward with interpreted sources, without `./dev compile`.",
     ]
     return cost_table("J2", title, peers, "graphward", missing, notes)
 
@@ -56,7 +56,9 @@ def long_list(rig: Rig, pace: Pace) -> Table:
         Peer("graphward", lambda: rig.graphward(rules=ALLOW), load),
     ]
     missing = measure(peers, pace, proofs.the_list(rig))
-    notes = ["The others forward without evaluation; graphward does all of J2."]
+    notes = [
+        "nginx, envoy and aiohttp forward without evaluation; graphward also does all the work of job J2."
+    ]
     return cost_table("J3", "forwarding of a list of 100 users, 88 KB", peers, "graphward", missing, notes)
 
 
@@ -73,7 +75,7 @@ def stripped(rig: Rig, pace: Pace) -> Table:
             "nginx (lua-cjson) and aiohttp (orjson) encode the JSON again, change numbers, and do not "
             "evaluate requests."
         ),
-        "graphward keeps every other byte and does all of J2.",
+        "graphward changes no other byte of the response, and also does all the work of job J2.",
     ]
     title = "three properties removed from each of 100 users, 88 KB"
     return cost_table("J4", title, peers, "graphward", missing, notes)
@@ -97,5 +99,5 @@ def two_workers(rig: Rig, pace: Pace) -> Table:
         Peer("two workers", lambda: rig.graphward(rules=ALLOW, workers=2), load),
     ]
     missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
-    notes = ["All workers share one core here, so that the load can use the other."]
+    notes = ["In this job, all workers share one core, so that the load can use the other core."]
     return cost_table("WORKERS", "J2 by one worker and by two", peers, "two workers", missing, notes)

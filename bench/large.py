@@ -47,8 +47,11 @@ def bodies(rig: Rig, pace: Pace) -> Table:
     ]
     columns = ("server", "MB per CPU second", "spread", "MB/s", "graphward ÷ it")
     notes = [
-        "nginx forwards without evaluation. Goal: at least 0.8 of its bytes per CPU second.",
-        "In JSON, graphward searches every byte for links that would bypass it.",
+        (
+            "nginx forwards without evaluation. The goal of graphward is at least 0.8 of the bytes that "
+            "nginx forwards per CPU second."
+        ),
+        "graphward searches every byte of a JSON response for links that would bypass the proxy.",
     ]
     title = f"bodies of {LARGE_BYTES >> 20} MB, {CONNECTIONS} connections"
     return Table("LARGE", title, columns, rows, (*missing, *notes))

@@ -40,10 +40,13 @@ def taken(rig: Rig, pace: Pace) -> Table:
     rows.append(("start to first response", f"{statistics.median(starts):.2f} s", spread, "≤ 0.5 s"))
     notes = [
         (
-            "Processes: resident memory, and proportional memory (shared pages divided by the number of "
-            "processes)."
+            "The figures of processes are resident memory, and proportional memory (shared pages divided by "
+            "the number of processes)."
         ),
-        "Connections: the worker's private memory in user space. Start: median and spread.",
+        (
+            "The figure of a connection is private memory of the worker in user space. The figures of the "
+            "start are the median and the spread of its time."
+        ),
     ]
     columns = ("what", "measured", "share or spread", "goal")
     return Table("MEMORY", "memory and start of graphward", columns, rows, notes)

@@ -40,12 +40,15 @@ def _preface(pace: Pace, others: float) -> str:
     lines = [
         "# Comparison",
         "",
-        f"Written by `./dev bench` on {today}, of commit `{_commit()}`.",
+        f"`./dev bench` wrote these results on {today}, with commit `{_commit()}`.",
         "",
-        f"- Machine: {machine()}. Others used {others:.0%} of its cores when the run began.",
+        f"- Machine: {machine()}. Other programs used {others:.0%} of its cores when the run began.",
         f"- Versions: {versions}." + (f" Not on this machine: {', '.join(absent)}." if absent else ""),
-        f"- Graphward: {form_of_data_path()}; one row says otherwise.",
-        f"- Rounds: {pace.rounds} of {pace.seconds} s for each server; figures are medians of the rounds.",
+        f"- Graphward: the data path is {form_of_data_path()}, unless a row says otherwise.",
+        (
+            f"- Rounds: {pace.rounds} rounds of {pace.seconds} s for each server; the figures are medians of "
+            "the rounds."
+        ),
         "- Method and jobs: [README.md](README.md).",
         "",
         "![Processor time per request](results.svg)",
