@@ -1,4 +1,4 @@
-"""The whole system on fakes: `./dev demo` shows it, `./dev demo --check` asserts its results."""
+"""The demo of the whole system, which `./dev demo` shows and `./dev demo --check` checks."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _MEANINGS: Final = {
 
 
 class Screen:
-    """Output of the demo. A terminal that was closed receives no text."""
+    """The output of the demo on a terminal. A terminal that was closed receives no text."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
 
     def say(self, text: str) -> None:
-        """Print a line of progress."""
+        """Print a line about the progress of the demo."""
         with contextlib.suppress(OSError):
             self.console.print(f"demo: {escape(text)}", soft_wrap=True, highlight=False)
 
@@ -81,7 +81,7 @@ class Screen:
             self.console.print(part)
 
     def farewell(self, system: System, sign_in: SignIn, pages: Sequence[StartPage]) -> None:
-        """Print again what must stay on the screen while the demo runs."""
+        """Print again the lines that must stay on the screen while the demo runs."""
         self.print(f"\n[bold]Console {system.console_url}/[/bold]  {sign_in.name} / {sign_in.password}")
         for page in pages:
             self.print(f"  {page.name}: {escape(system.console_url + page.path)}")
@@ -89,7 +89,7 @@ class Screen:
 
 
 def hints(demo: Demo) -> Iterator[str]:
-    """Yield commands to copy, and the addresses of all parts."""
+    """Yield commands to copy, and the addresses of all parts of the demo."""
     system = demo.system
     app = system.applications[PAYROLL]
     yield "\n[bold]Try it[/bold] from another terminal, in this directory. The token is valid for an hour."
@@ -164,7 +164,7 @@ def _stop_once_on_signals(screen: Screen) -> None:
 
 
 async def _run(system: System, day: Yesterday, screen: Screen, *, check: bool) -> bool:
-    """Return True if any result differs from the expected one."""
+    """Return True if any result differs from the expected result."""
     started = time.monotonic()
     screen.say("sending requests")
     demo = Demo(system)

@@ -1,4 +1,4 @@
-"""The console of the demo: the pages to open first, and a check of the text on each."""
+"""The console of the demo: the pages to open first, and a check of the text on each page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DISGUISED = "encoded twice"
 
 @dataclass(frozen=True, slots=True)
 class StartPage:
-    """A page of the console to open first."""
+    """A page of the console that a user of the demo opens first."""
 
     name: str
     path: str
@@ -54,7 +54,7 @@ def start_pages(results: Sequence[Result]) -> list[StartPage]:
 
 
 async def console_complaints(address: str, sign_in: SignIn, pages: Sequence[StartPage]) -> list[str]:
-    """Sign in as a browser does, open each page, and return what is missing."""
+    """Sign in as a browser does, open each page, and return the texts that are missing."""
     jar = aiohttp.CookieJar(unsafe=True)  # the host is an IP address
     async with aiohttp.ClientSession(address, cookie_jar=jar) as session:
         async with session.get("/") as response:

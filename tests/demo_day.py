@@ -80,7 +80,7 @@ class SignIn:
 
 
 class Yesterday:
-    """Writer of a past: the organisation and its apps are weeks old, and the last day has events."""
+    """Writes a past for the demo: an organisation that is weeks old, and events of the last day."""
 
     def __init__(self) -> None:
         digits = secrets.token_hex(6)
@@ -88,7 +88,7 @@ class Yesterday:
         self.verdicts: Counter[str] = Counter()  # verdicts of the stored events
 
     async def register(self, system: System) -> Registered:
-        """Write the whole past to the store. The control plane must not be running."""
+        """Write the whole past of the demo to the store. The control plane must not run during this call."""
         now_ms = time.time_ns() // 1_000_000
         clock = FakeClock(now_ms - 40 * DAY_MS)
         async with _beside_the_store(system.control_plane_config, clock) as context:
@@ -117,7 +117,10 @@ class _Past:
         self._schemas = NO_SCHEMAS
 
     async def add_organisation(self, sign_in: SignIn) -> Mapping[str, str]:
-        """Add the operator and the organisation. Return the credentials of its proxy."""
+        """Add the operator and the organisation of the demo.
+
+        Return the credentials of the organisation's proxy.
+        """
         context = self._context
         admin = operators.AddOperator(sign_in.name, sign_in.password, "admin", EVERY_ORG)
         await operators.add.perform(context, self.actor, admin)
@@ -127,7 +130,10 @@ class _Past:
         return {"apiKey": keys.api_key, "hmacSecret": keys.hmac_secret}
 
     async def add_rulesets(self) -> None:
-        """Publish the first version of each ruleset. One of them is wider than the current text."""
+        """Publish the first version of each ruleset.
+
+        One of these first versions allows more than the current text.
+        """
         self._schemas = await self._add_schema()
         wider = _text(HR_RULES).replace("at_most: 100}", "at_most: 500}")
         assert wider != _text(HR_RULES)
@@ -135,7 +141,7 @@ class _Past:
         await self._publish(REPORTING_RULES, _text(REPORTING_RULES), "First version")
 
     async def change_lately(self, now_ms: int) -> None:
-        """Publish the current text three days ago, and replace a secret three hours ago."""
+        """Publish the current ruleset text three days ago, and replace a secret three hours ago."""
         self._move_clock(now_ms - 3 * DAY_MS)
         await self._publish(HR_RULES, _text(HR_RULES), "Pages of at most 100 devices")
         self._move_clock(now_ms - 3 * _HOUR_MS)
@@ -151,7 +157,7 @@ class _Past:
         return Schemas({("v1.0",): ResourceModel(flat, schema.digest)})
 
     async def _publish(self, name: str, text: str, note: str) -> None:
-        """Store a version as `ruleset.apply` does, but check the text in this process."""
+        """Store a ruleset version as `ruleset.apply` does, but check the text in this process."""
         context, clock = self._context, self._clock
         org = await context.resolve.org(self.actor, "viewer", ORG)
         parsed = parse_ruleset(text)
@@ -170,7 +176,7 @@ class _Past:
         return Application(name, made.client_id, made.client_secret or "")
 
     async def add_events(self) -> Sequence[Mapping[str, Any]]:
-        """Store the day as the proxy's own events, numbered from 1 without a gap."""
+        """Store the day's events as the proxy's own events, numbered from 1 without a gap."""
         context = self._context
         org = await context.resolve.org(self.actor, "viewer", ORG)
         proxy = await context.resolve.proxy(self.actor, "viewer", PROXY)
@@ -214,7 +220,7 @@ async def _beside_the_store(config: Path, clock: FakeClock) -> AsyncIterator[Ope
 
 
 def _continue_numbers(audit: Path, org_id: str, last: int) -> None:
-    """Let the proxy number its events from the one after the last."""
+    """Make the proxy number its next event `last` + 1."""
     audit.mkdir(mode=0o700)
     numbers = OrganisationState(next_seq=last + 1, sent_seq=last)
     StateFile(audit).save(encode_state(State(organisations={org_id: numbers})))

@@ -1,4 +1,4 @@
-"""The requests of the demo, sent through a running system, and each difference from the expected result."""
+"""The requests of the demo, sent through a running system, and differences from the expected results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AUDIT_SECONDS: Final = 15
 
 @dataclass(slots=True)
 class Result:
-    """A row with its result for the client, for the upstream and in the audit trail."""
+    """A row of the demo with its result for the client, for the upstream and in the audit trail."""
 
     row: Row
     heading: str  # heading of its group
@@ -49,7 +49,7 @@ class Result:
 
 
 class Demo:
-    """Sender of the rows through a running system, which compares each result with the expected one."""
+    """Sends the demo's rows through a running system, and compares each result with the expected result."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -101,7 +101,7 @@ class Demo:
             result.upstream_body = response.body if response.stream is None else None
 
     def _next_page(self) -> str:
-        """Return the target of the last response's link, which an SDK follows."""
+        """Return the target of the last response's next-page link, which an SDK follows."""
         last = self.results[-1]
         link = str((parsed(last.body) or {}).get("@odata.nextLink"))
         # A link to another host is not followed, and its row fails by its status.
@@ -171,7 +171,7 @@ class Demo:
     # Evaluation
 
     async def replayed(self) -> list[str]:
-        """Return what a replay of the stored events would change with the same rules."""
+        """Return the changes that a replay of the stored events with the same rules reports."""
         files = [str(RULESETS / name) for name in ("hr-sync.yaml", "reporting.yaml")]
         report = await asyncio.gather(
             *(self.system.cli("ruleset", "replay", file, "--org", self.system.org_id) for file in files)
@@ -187,7 +187,7 @@ class Demo:
         ]
 
     async def missing_events(self) -> list[str]:
-        """Return each range of event numbers that has not arrived, including those of the day before."""
+        """Return each range of event numbers that has not arrived, including ranges of the day before."""
         shown = await self.system.cli("proxy", "show", PROXY)
         return [
             f"{PROXY}: events {each['missing']} are missing below {each['highestSeq']}"
@@ -196,14 +196,14 @@ class Demo:
         ]
 
     def complaints(self) -> list[str]:
-        """Return each difference from the expected results."""
+        """Return each difference between a result of the demo and the expected result."""
         report = [
             f"{name(result)}: {complaint}" for result in self.results for complaint in _complaints(result)
         ]
         return report + list(self._leaks())
 
     def _leaks(self) -> Iterator[str]:
-        """Yield each credential that the other side has received, or that a log contains."""
+        """Yield each credential that the wrong side has received, or that a log contains."""
         system = self.system
         hidden = (*system.identity.tokens, *system.managed_identity.tokens, CLIENT_SECRET, SIGNING_KEY)
         upstream = [secret.encode() for secret in hidden]
@@ -276,7 +276,7 @@ def _event_complaints(result: Result) -> Iterator[str]:
 
 
 def parsed(body: bytes) -> dict[str, Any] | None:
-    """Return the JSON object, or None if the text is not one."""
+    """Return the JSON object in a body, or None if the body is not a JSON object."""
     try:
         value = json.loads(body)
     except ValueError:

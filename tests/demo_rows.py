@@ -19,7 +19,7 @@ ADA: Final = "/v1.0/users/ada@contoso.com"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Request with the expected response, audit event and upstream request."""
+    """A request with the expected response, audit event and upstream request."""
 
     title: str
     target: str  # if empty: the target of the previous response's nextLink
@@ -39,7 +39,7 @@ class Row:
 
     @property
     def forwarded(self) -> bool:
-        """Return whether the upstream receives it: blocked and unauthenticated requests are not forwarded."""
+        """Return whether the proxy sends the request upstream."""
         return self.verdict in ("allow", "filter", "log_only") or self.rule == "no-directors"
 
 
@@ -47,7 +47,7 @@ CONTACTS: Final = ("mobilePhone", "businessPhones", "otherMails")
 
 
 def groups() -> Iterator[tuple[str, Iterator[Row]]]:
-    """Yield the rows by their heading. The last group stays on the screen."""
+    """Yield the rows of the demo, grouped by heading. The last group of rows stays on the screen."""
     yield "Allowed", _allowed()
     yield "Filtered: properties are removed from the response", _filtered()
     yield "Blocked", _blocked()
@@ -119,7 +119,7 @@ def _blocked() -> Iterator[Row]:
 
 
 def _disguised() -> Iterator[Row]:
-    """Return every spelling of the path that `no-mail` blocks."""
+    """Yield every spelling of the path that the rule `no-mail` blocks."""
     for title, target in (
         ("capitals", "/v1.0/Users/ada@contoso.com/MESSAGES"),
         ("percent-encoded", "/v1.0/users/ada@contoso.com/%6Dessages"),

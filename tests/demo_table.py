@@ -104,9 +104,9 @@ def _difference(upstream: bytes, received: bytes) -> str:
 
 
 def property_names(value: Any, prefix: str = "") -> set[str]:
-    """Return the paths of all properties.
+    """Return the paths of all properties in a JSON value.
 
-    The items of a list, and of a page's `value`, count as one.
+    The items of a list, and the items of a page's `value`, count as one object.
     """
     if isinstance(value, list):
         return set().union(*(property_names(item, prefix) for item in value))

@@ -31,13 +31,13 @@ _LONGEST_NAME: Final = 60  # characters: some packages put the whole licence tex
 
 
 def locked() -> dict[str, str]:
-    """Return the name and version of every package in the lock."""
+    """Return the name and version of every package in the lock file."""
     text = (ROOT / "requirements.lock").read_text("utf-8")
     return {canonicalize_name(name): version for name, version in _PINNED.findall(text)}
 
 
 def needed_to_run() -> set[str]:
-    """Return the packages that the programs import, and their dependencies."""
+    """Return the packages that the programs import, and the dependencies of these packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     versions = locked()
     found: set[str] = set()

@@ -1,6 +1,7 @@
-"""The meaning of each error code and reason, and what to do: the texts of docs/reference/errors.md.
+"""The meaning of each error code and reason, and its remedy: the texts of docs/reference/errors.md.
 
-The codes are in the code of the programs. A test fails if a code has no text, or a text has no code.
+The code of the programs defines the error codes. A test fails if an error code has no text, or if a text has
+no error code.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from typing import Final, NamedTuple
 
 
 class Text(NamedTuple):
-    """Paragraphs for one code. `reasons` are those that an audit event of such a response can have."""
+    """The paragraphs about one error code.
+
+    `reasons` are the reasons that an audit event of such a response can have.
+    """
 
     meaning: str
     action: str

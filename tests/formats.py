@@ -1,7 +1,8 @@
-"""Write files in today's formats that later releases must open: `python -m tests.formats`.
+"""Write files in this release's formats, which later releases must open, by `python -m tests.formats`.
 
-Run it once for each release that changes a format. It writes a new directory beside the older ones, and
-test_formats.py opens them all. The files have no secrets: their keys and hashes belong to no other system.
+Run this program once for each release that changes a format. The program writes a new directory next to the
+older ones, and test_formats.py opens all of them. The files have no secrets: their keys and hashes belong to
+no other system.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def _audit(retention: Path) -> None:
-    """Write a directory as after a kill: journal and state with a batch in flight, and a spool."""
+    """Write an audit directory as after a kill: journal and state with a batch in flight, and a spool."""
     spool = SpoolWriter(
         retention,
         segment_bytes=MIN_SEGMENT_BYTES,

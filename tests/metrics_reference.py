@@ -136,7 +136,7 @@ def _parsed(text: bytes) -> list[Metric]:
 
 
 def proxy_families() -> list[Metric]:
-    """Return every family that a proxy with all features can serve."""
+    """Return every metric family that a proxy with all features can serve."""
     held = SimpleNamespace(maintenance=SimpleNamespace(failures=0, age_seconds=1.0), ends_at=2.0)
     health: Any = SimpleNamespace(
         checks=lambda: {"sync": SimpleNamespace(status="ok")},
@@ -155,7 +155,7 @@ def proxy_families() -> list[Metric]:
 
 
 async def control_plane_families() -> list[Metric]:
-    """Return every family that a leading control plane with all features can serve."""
+    """Return every metric family that a leading control plane with all features can serve."""
     token = EnrolmentToken("id", "pods", (), 1, 0, 0, "", 2**60, None, None)
     store: Any = AsyncMock(spec=Store)
     store.tally.return_value = Tally(0, (ProxyTally("edge", True, 0, 0, 0, Losses(), 0),))

@@ -1,4 +1,4 @@
-"""The installed commands refuse to run if `proxy` or `controlplane` is another distribution's package."""
+"""Tests of installed commands: they refuse a `proxy` or `controlplane` package of another distribution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).parent.parent
 
 
 def fails(site: Path, command: str, *before: Path) -> list[str]:
-    """Run a command of an installation in the directory, with other directories searched first."""
+    """Run a command that must fail from an installation, with other directories searched first."""
     program = f"import sys; from graphward.commands import {command}; sys.exit({command}())"
     places = os.pathsep.join(map(str, (*before, site)))
     done = subprocess.run(
@@ -39,7 +39,7 @@ def package(site: Path, name: str, distribution: str) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """Make an installation with the parts that these commands read."""
+    """Make an installation with the parts that the tested commands read."""
     found = tmp_path / "site"
     for name in ("proxy", "controlplane"):
         package(found, name, "graphward-0.2.0")

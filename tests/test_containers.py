@@ -1,4 +1,4 @@
-"""The images' recipe and the composition, as far as they can be tested without a container engine."""
+"""Tests of the container images and the composition, as far as possible without a container engine."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_image_runs_as_nobody_in_particular_and_says_whether_it_lives(program
 
 
 def _commands() -> dict[str, str]:
-    """Return program -> the command that the wheel installs for it."""
+    """Return the command that the wheel installs for each program."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return {target.partition(":")[2]: command for command, target in project["scripts"].items()}
 

@@ -1,4 +1,4 @@
-"""The page of dependencies is up to date, and each licence was reviewed."""
+"""Tests that the page of dependencies is up to date, and that each licence was reviewed."""
 
 from __future__ import annotations
 

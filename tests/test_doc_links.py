@@ -1,4 +1,7 @@
-"""Links of the docs lead to a page that exists, and to a heading of it. Each page is in an index."""
+"""Tests that links of the docs lead to a page that exists, and to a heading on that page.
+
+Each page of the docs is in an index.
+"""
 
 from __future__ import annotations
 

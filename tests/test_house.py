@@ -1,4 +1,4 @@
-"""The rules of ARCHITECTURE.md for packages: the direction of imports, and forbidden imports."""
+"""Tests of the package rules in ARCHITECTURE.md: the direction of imports, and forbidden imports."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _imports_of(module: str, file: Path) -> Iterator[Import]:
 def _import_nodes(
     body: list[ast.stmt], *, at_module_level: bool
 ) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Yield import statements, and whether the import of the module executes them."""
+    """Yield import statements, and whether an import of the module executes each of them."""
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             yield statement, at_module_level
@@ -152,7 +152,7 @@ def test_imports_point_down_the_house() -> None:
 
 
 def test_no_module_leads_back_to_itself() -> None:
-    """Imports for types count too."""
+    """Imports that only type annotations need count too."""
     graph: dict[str, set[str]] = {}
     for each in own_imports():
         if each.imported != each.importer:
@@ -162,7 +162,7 @@ def test_no_module_leads_back_to_itself() -> None:
 
 @pytest.mark.parametrize("package", ["proxy", "proxy.server"])
 def test_no_room_leads_back_to_itself(package: str) -> None:
-    """Cycles between packages include imports for types."""
+    """Cycles between packages include imports that only type annotations need."""
     depth = package.count(".") + 2
     graph: dict[str, set[str]] = {}
     for each in own_imports():
@@ -238,7 +238,7 @@ def test_a_pure_package_imports_only_pure_parts_of_ours() -> None:
 
 
 def test_workers_import_nothing_heavy() -> None:
-    """Workers import none of these modules, either directly or through other modules."""
+    """Workers import none of the listed modules, either directly or through other modules."""
     reached, waiting = (
         set(),
         [each for each in MODULES if _within(each, "proxy.server") or _within(each, "proxy.worker")],
@@ -273,7 +273,7 @@ AZURE: Final = {  # modules that import Azure's SDK, and are imported only if a 
 
 
 def test_few_modules_import_azures_sdk_and_no_program_imports_them_at_once() -> None:
-    """The supervisor's imports are every worker's, and most control planes have no vault."""
+    """Every worker has the supervisor's imports, and most control planes have no vault."""
     assert {each.importer for each in imports() if _within(each.imported, "azure")} == AZURE
     at_once: dict[str, set[str]] = {}
     for each in own_imports():
@@ -299,7 +299,7 @@ def test_a_module_says_its_job_first(module: str) -> None:
 
 @pytest.mark.parametrize("call", ["self.phase = _ENDED", "pending.write(", "exchange_done("])
 def test_an_exchange_ends_in_one_place(call: str) -> None:
-    """One method writes the records of an exchange and only then sends its last bytes."""
+    """One method writes the audit records of an exchange and only then sends its last bytes."""
     text = MODULES["proxy.server.exchange.exchange"].read_text("utf-8")
     ending = text.partition("    def _end(")[2].partition("\n    def ")[0]
     assert (text.count(call), ending.count(call)) == (1, 1)

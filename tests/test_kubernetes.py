@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes: valid, restricted, and consistent with programs, settings and images."""
+"""Tests of the Kubernetes manifests: valid, restricted, and consistent with programs and settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Manifest = dict[str, Any]
 
 
 def kubectl(command: str, directory: Path = ROOT) -> str:
-    """Run one command, which must not need a cluster."""
+    """Run one kubectl command, which must not need a cluster."""
     if not (_TOOLS / "kubectl").exists():
         pytest.skip("no kubectl here: ./dev setup installs it")
     environment = {"PATH": f"{_TOOLS}:{os.environ['PATH']}", "HOME": "/nonexistent"}
@@ -331,7 +331,7 @@ def test_each_path_of_the_settings_is_mounted(overlay: str, program: str) -> Non
 
 
 def _secret_files(overlay: str, program: str) -> Iterator[tuple[str, str]]:
-    """Return the file and the Secret that each setting names."""
+    """Yield the file and the Kubernetes Secret that each setting names."""
     pod, container = pod_of(overlay, program), container_of(overlay, program)
     volumes = {each["name"]: each for each in pod["volumes"]}
     mounts = {mount["mountPath"]: volumes.get(mount["name"], {}) for mount in container["volumeMounts"]}
@@ -347,7 +347,7 @@ def test_no_secret_is_in_the_manifests(overlay: str) -> None:
 
 
 def blocks() -> list[tuple[str, str]]:
-    """Return the commands of the page: the first line describes them, the others are the commands."""
+    """Return the blocks of commands on the page, each with its first line, which describes the commands."""
     found = re.findall(r"^```sh\n# ([^\n]*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert len(found) == PAGE.read_text("utf-8").count("```sh\n"), "each block says whether it was run"
     return found

@@ -1,4 +1,4 @@
-"""The tables of docs/reference/limits.md: each setting, default, constant and metric is correct."""
+"""Tests of docs/reference/limits.md: each setting, default, constant and metric in it is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An address that a page of the docs had before it was split still leads to its subject.
+"""Tests that an address of a page before a page was split still leads to its subject.
 
 `python -m tests.test_old_addresses` lists the addresses that lead nowhere.
 """

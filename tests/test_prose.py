@@ -1,6 +1,6 @@
-"""Habits of prose that make the docs and the code hard to read: no text may have one.
+"""Tests that no text has a habit of prose that makes the docs and the code hard to read.
 
-`python -m tests.test_prose HABIT` lists the places of one habit.
+`python -m tests.test_prose HABIT` lists the places in which one habit occurs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One paragraph of a page, one docstring, comment, message or help text, and where it begins."""
+    """One paragraph of a page, or one docstring, comment, message or help text, and where it begins."""
 
     kind: Kind
     place: str
@@ -189,7 +189,7 @@ def _is_log_call(node: ast.Call) -> bool:
 
 
 def _strings(node: ast.AST) -> Iterator[str]:
-    """Yield texts of several words in an expression. Each value within an f-string stands as `x`."""
+    """Yield the texts of several words in an expression. Each value within an f-string is replaced by `x`."""
     if isinstance(node, ast.JoinedStr):
         parts = [part.value if isinstance(part, ast.Constant) else "x" for part in node.values]
         yield " ".join("".join(map(str, parts)).split())
@@ -202,7 +202,10 @@ def _strings(node: ast.AST) -> Iterator[str]:
 
 
 def _comments(source: str) -> Iterator[tuple[int, str]]:
-    """Yield comments of Python, TOML or YAML with their first lines. Comments on successive lines are one."""
+    """Yield the comments of a Python, TOML or YAML file with their first lines.
+
+    Comments on successive lines count as one comment.
+    """
     block: list[str] = []
     begins = last = line = 1
     position = 0
@@ -229,7 +232,7 @@ def texts_of_configuration(file: str, source: str) -> Iterator[Text]:
 
 
 def texts_of_template(file: str, template: str) -> Iterator[Text]:
-    """Yield visible text of a console page: elements, and attributes that browsers show or read out."""
+    """Yield the visible text of a console page: elements, and attributes that browsers show or read out."""
     template = _UNSEEN.sub(lambda part: "\n" * part[0].count("\n"), template)
     template = re.sub(r"\{\{.*?\}\}", lambda value: "x" + "\n" * value[0].count("\n"), template, flags=re.S)
     for attribute in _SHOWN_ATTRIBUTE.finditer(template):
@@ -245,7 +248,7 @@ def texts_of_template(file: str, template: str) -> Iterator[Text]:
 
 
 def texts_of_docs(file: str, page: str) -> Iterator[Text]:
-    """Yield paragraphs, headings, list items and rows of tables, without blocks of code."""
+    """Yield the paragraphs, headings, list items and table rows of a page, without its code blocks."""
     page = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), page)
     starts = [found.start() for found in re.finditer(r"(?:\A|(?<=\n)) *(?:[-*|#>]|\d+\.) |\n *\n", page)]
     for start, end in pairwise([0, *starts, len(page)]):
@@ -272,7 +275,7 @@ def texts() -> Iterator[Text]:
 
 @cache
 def places() -> dict[str, list[str]]:
-    """Return the places of each habit, one for each time it occurs."""
+    """Return the places of each habit, with one place for each time that the habit occurs."""
     found: dict[str, list[str]] = {habit: [] for habit in HABITS}
     for text in texts():
         for habit in habits(text):

@@ -1,4 +1,4 @@
-"""Reference pages that are written from the code: each is up to date, and each error code has its text."""
+"""Tests that each reference page written from the code is up to date, and that each error has its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages about defences name tests that exist."""
+"""Test that the pages about defences name tests that exist."""
 
 from __future__ import annotations
 

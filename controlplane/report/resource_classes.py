@@ -15,8 +15,8 @@ class ResourceClass(NamedTuple):
 
     A request belongs to the class if its path reaches the things of the class, or contains one of its words.
 
-    If `at_end` is True, only the end of the path counts: `/users/{id}/messages` belongs to the class of mail,
-    but not to the class of users.
+    If `at_end` is True, only the end of the path counts, so `/users/{id}/messages` belongs to the class of
+    mail but not to the class of users.
     """
 
     name: str

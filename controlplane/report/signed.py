@@ -1,6 +1,6 @@
 """Sign statements of the control plane with Ed25519, and verify them without a store.
 
-A signed file is one line: `{"signed":` PAYLOAD `,"signature":"` HEX `"}` and a line end. The signature covers
+A signed file is one line, `{"signed":` PAYLOAD `,"signature":"` HEX `"}` and a line end. The signature covers
 the bytes of PAYLOAD. A payload is JSON without `<`, `>` and `&`, so an HTML page can contain the same bytes.
 """
 

@@ -17,7 +17,7 @@ def moment(time: str) -> str:
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Join the texts as a list in a sentence: `a`, `a and b`, `a, b and c`."""
+    """Join the texts as in a sentence, such as `a`, `a and b` or `a, b and c`."""
     if len(texts) < 2:
         return "".join(texts)
     return f"{', '.join(texts[:-1])} and {texts[-1]}"

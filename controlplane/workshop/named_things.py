@@ -40,7 +40,8 @@ class Thing:
     """A type, member or operation of a schema, to which a rule can refer.
 
     `type` is the type itself, the owner of the member, or the type that the operation binds to (-1: none).
-    `word` is the thing's name in a rule: `message`, `group.members`, `driveItem.content`, `addPassword`.
+    `word` is the thing's name in a rule, such as `message`, `group.members`,
+    `driveItem.content` or `addPassword`.
     """
 
     kind: ThingKind

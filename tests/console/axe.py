@@ -1,4 +1,7 @@
-"""Run axe-core in a page. It finds faults that prevent people from reading or using the page."""
+"""Run axe-core, a checker of accessibility, in a page of the console.
+
+axe-core finds faults that prevent people from reading or using the page.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ _FRAME: Final = [[".side"], ["#keys"], [".skip"]]
 
 
 def load_axe(page: Page) -> None:
-    """Load axe into the open page. Every other page needs its own load."""
+    """Load axe-core into the open page. Every other page needs its own load of axe-core."""
     page.evaluate(AXE_SCRIPT)
 
 
 def violations(page: Page, *, frame: bool = True, of_the_width: bool = False) -> list[str]:
-    """Return a line for each violation, with the rule and the element.
+    """Return a line for each accessibility violation, with the rule and the element.
 
     The check is faster without the frame of the page.
     """

@@ -89,7 +89,10 @@ def seeded_and_served(folder: Path) -> Iterator[Served]:
 
 @contextmanager
 def serving(config: Path) -> Iterator[tuple[str, str]]:
-    """Run a control plane as a process. Yield the addresses of its console and of its agent API."""
+    """Run a control plane as a separate process.
+
+    Yield the addresses of the control plane's console and agent API.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "controlplane", "--config", str(config)],
         cwd=ROOT,
@@ -132,10 +135,10 @@ def visiting(
     dark: bool = False,
     scripts: bool = True,
 ) -> Iterator[Visit]:
-    """Open a window of an operator.
+    """Open a browser window of an operator.
 
-    An operator who signed in before stays signed in. A test that ends a session must therefore sign in
-    itself.
+    An operator who signed in in an earlier test stays signed in. A test that ends a session must therefore
+    sign in itself.
     """
     context = browser.new_context(
         storage_state=served.sessions.get(operator or ""),

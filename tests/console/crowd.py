@@ -1,6 +1,6 @@
-"""A large installation with long names: 3,000 proxies, 300 apps with one ruleset, and few events.
+"""A large installation with long names: 3,000 proxies, 300 applications with one ruleset, and few events.
 
-The store is filled with SQL in one transaction, because that many operations take minutes.
+SQL in one transaction fills the store, because so many operations would take minutes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Crowd:
     proxy: str
 
     def pages(self) -> Iterator[str]:
-        """Return the paths of all pages that show names or numbers."""
+        """Yield the paths of all console pages that show names or numbers."""
         rules = f"/rulesets/{quote(self.org.name)}/{quote(self.ruleset)}"
         yield from ("/", "/live", "/search?q=verdict:allow", "/orgs", "/operators", "/operators/ada")
         yield from ("/stops", "/record", "/audit/integrity", "/proxies", "/rulesets", "/apps")

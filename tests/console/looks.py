@@ -1,6 +1,6 @@
-"""Faults that make a page hard to use, found by rules that a browser can check.
+"""Find faults that make a page hard to use, by rules that a browser can check.
 
-Each complaint is one line.
+Each fault is reported in one line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make the pictures of the docs on the console: .venv-console/bin/python -m tests.console.screenshots."""
+"""Make the screenshots of the console for the docs: .venv-console/bin/python -m tests.console.screenshots."""
 
 from __future__ import annotations
 

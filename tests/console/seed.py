@@ -1,6 +1,6 @@
 """A control plane's data as it looks after a busy day: organisations, rulesets, apps, proxies, events.
 
-python -m tests.console.seed FOLDER   makes it there, with a settings file, ready to be served
+python -m tests.console.seed FOLDER   writes the data and a settings file into FOLDER, ready to be served
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Seeded:
 
 
 def write_config(folder: Path) -> Path:
-    """Write settings that listen on ports that the system chooses."""
+    """Write settings whose listeners use ports that the operating system chooses."""
     config = folder / "controlplane.toml"
     config.write_text(
         # A long interval, so that the control plane does not expect heartbeats during the tests.
@@ -213,7 +213,7 @@ async def seed(folder: Path, *, now_ms: int | None = None, events: int = EVENTS)
 
 
 async def _refuse_an_event(store: SqliteStore, seeded: Seeded) -> None:
-    """Store a sink that has received all events except one, which it refused."""
+    """Store a sink that has received all events except one, which the sink refused."""
     newest = await store.last_position()
     reason = 'responded 400 Bad Request: {"text":"Event field cannot be blank","code":13}'
     letter = DeadLetter(newest, seeded.orgs["contoso"].org_id, seeded.now_ms, reason)

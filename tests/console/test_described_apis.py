@@ -60,7 +60,7 @@ FEW: Final = settings(
 
 @dataclass(frozen=True)
 class Running:
-    """A separate control plane, because the requests of this test change it."""
+    """A separate control plane, because the generated requests change its data."""
 
     console: str
     agent_api: str

@@ -103,10 +103,10 @@ def faults_of_the_frame(page: Page) -> list[str]:
 
 
 def all_faults(page: Page) -> list[str]:
-    """Return the faults of a page within its frame.
+    """Return the faults of a page without its frame.
 
-    axe examines all of the page once, and on a phone the rules that depend on the width. A theme changes only
-    colours.
+    axe-core checks the page by all rules once, and on a phone only by the rules that depend on the width. A
+    theme of the console changes only colours.
     """
     page.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
     page.emulate_media(color_scheme="light")

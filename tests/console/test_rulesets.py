@@ -47,7 +47,7 @@ def publish_new(visit: Visit, name: str) -> None:
 
 
 def change(page: Page, old: str, new: str) -> None:
-    """Change the text as an operator would: select a part and overwrite it."""
+    """Change the ruleset text as an operator would: select a part and overwrite it."""
     rules(page).evaluate(
         "(e, old) => { const at = e.value.indexOf(old); e.focus(); "
         "e.setSelectionRange(at, at + old.length); }",

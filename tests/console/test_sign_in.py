@@ -1,4 +1,4 @@
-"""Tests of signing in: which operators can, and which can't."""
+"""Tests of signing in to the console: which operators can sign in, and which can't."""
 
 from __future__ import annotations
 

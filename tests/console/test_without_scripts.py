@@ -1,4 +1,7 @@
-"""Test of the console in a browser without scripts. Publishing without scripts is in test_rulesets.py."""
+"""Test of the console in a browser without scripts.
+
+The file test_rulesets.py tests publishing without scripts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kill the command `apply` after CHANGES changes of its transaction.
+"""Run the command `apply`, and kill it after CHANGES changes of its transaction.
 
 python -m tests.controlplane.killed_apply CHANGES ARGUMENTS…
 """

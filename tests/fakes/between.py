@@ -1,6 +1,6 @@
-"""Fake firewall, gateway or captive portal between proxy and control plane.
+"""A fake firewall, gateway or captive portal between proxy and control plane.
 
-It responds to some requests itself, and forwards the others unchanged.
+The fake intermediary responds to some requests itself, and forwards the other requests unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OWN_TO_A_CONNECTION: Final = {"host", "content-length", "transfer-encoding", "c
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Response of the intermediary itself."""
+    """A response that the intermediary itself sends."""
 
     status: int
     body: bytes = b""
@@ -30,10 +30,10 @@ class Foreign:
 
 
 class Between:
-    """Intermediary between proxy and control plane.
+    """A fake intermediary between proxy and control plane.
 
-    `answers` has its own responses by the last part of a path; `changes` has the changes that it makes to
-    responses from the control plane.
+    `answers` has the intermediary's own responses by the last part of a path; `changes` has its changes to
+    responses of the control plane.
     """
 
     def __init__(self, behind: str = "", tls: ssl.SSLContext | None = None) -> None:
@@ -65,7 +65,7 @@ class Between:
         await self._session.close()
 
     async def asked(self, name: str, more: int = 2) -> None:
-        """Wait for `more` further requests of an endpoint."""
+        """Wait for `more` further requests of an endpoint of the control plane."""
         target = self.counts[name] + more
         async with asyncio.timeout(40):
             while self.counts[name] < target:  # noqa: ASYNC110 - another process asks

@@ -22,7 +22,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class ServerCertificate:
-    """PEM files of one server."""
+    """The PEM files of one server certificate."""
 
     cert_file: Path
     key_file: Path
@@ -76,7 +76,7 @@ def client_certificate(
 
 
 class CertificateAuthority:
-    """Authority that exists as long as its directory; clients trust its `ca_file`."""
+    """A certificate authority that exists as long as its directory; clients trust its `ca_file`."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def speak_old_tls(context: ssl.SSLContext) -> None:
-    """Let the context agree to TLS 1.0 and 1.1 only, whatever the machine's policy is."""
+    """Let a TLS context agree to TLS 1.0 and 1.1 only, whatever the machine's policy is."""
     context.set_ciphers("ALL:@SECLEVEL=0")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

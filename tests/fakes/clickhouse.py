@@ -24,7 +24,7 @@ HOW_TO_GET: Final = "no ClickHouse here: ./dev setup installs its engine, or CLI
 
 
 class ClickHouse:
-    """The engine over the files of a directory, which exist longer than the engine."""
+    """The ClickHouse engine over the files of a directory, which exist longer than the engine."""
 
     def __init__(self, directory: Path, password: str = "") -> None:
         self._directory = directory
@@ -51,14 +51,14 @@ class ClickHouse:
         assert self._process.stdout.readline().startswith("listening"), "it did not start: see above"
 
     def stop_short(self) -> None:
-        """Suspend it, so that it accepts connections without a response, until it is resumed."""
+        """Suspend the server, so that it accepts connections without a response, until it is resumed."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the process at once."""
+        """Kill the process of the server at once."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

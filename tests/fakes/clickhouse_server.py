@@ -1,11 +1,8 @@
 """ClickHouse's HTTP interface over its own engine, chdb, which only .venv-clickhouse has.
 
-It supports the parts that a client of ClickHouse uses: queries with parameters and settings, INSERTs with
-data in any format, compression, and errors with their code. The engine does the rest. It has no sessions, no
-users with rights and no replicas.
-
-    python clickhouse_server.py DIRECTORY PORT [PASSWORD]
-
+The fake supports the parts that a client of ClickHouse uses: queries with parameters and settings, INSERTs
+with data in any format, compression, and errors with their code. The engine chdb does the rest. The fake has
+no sessions, no users with rights and no replicas. python clickhouse_server.py DIRECTORY PORT [PASSWORD]
 prints a line once it listens.
 """
 
@@ -45,7 +42,7 @@ _UNKNOWN: Final = frozenset({60, 81})  # unknown table or database: 404, as from
 
 
 class Engine:
-    """Session of the engine, which runs one query at a time."""
+    """A session of the ClickHouse engine, which runs one query at a time."""
 
     def __init__(self, directory: Path) -> None:
         from chdb.session import Session  # type: ignore[import-not-found]  # only in its own environment
@@ -180,11 +177,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: errors are in the response."""
+        """Log nothing, because errors are in the response."""
 
 
 def _form(kind: str, body: bytes) -> dict[str, str]:
-    """Return the parameters that are too long for an address."""
+    """Return the parameters of a form, which are too long for a URL."""
     message = BytesParser(policy=HTTP).parsebytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
     given = {}
     for part in message.iter_parts():

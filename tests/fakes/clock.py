@@ -8,7 +8,7 @@ NOON_MS: Final = 1_795_262_400_000  # 2026-11-21T12:00:00Z
 
 
 class FakeClock:
-    """Clock whose wall and monotonic times stand still until a test moves them."""
+    """A clock whose wall and monotonic times stand still until a test moves them."""
 
     def __init__(self, ms: int = NOON_MS) -> None:
         self.wall = ms

@@ -1,7 +1,7 @@
-"""The control plane's command line; each command runs in a process forked from one with all imports done.
+"""Run each command of the control plane in a process forked from one that has all imports done.
 
 Tests and the demo run a thousand commands, and most of a command's time is the start of Python and its
-imports. The server starts the same way: it is the command line without a command.
+imports. The control plane's server starts the same way, as the command line without a command.
 """
 
 from __future__ import annotations
@@ -53,13 +53,17 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None) -> subpro
 
 
 class Server:
-    """Running control plane, with the used part of the interface of asyncio's Process.
+    """A running control plane, with the used part of the interface of asyncio's Process.
 
-    The process is not a child of this one. It has its own session.
+    The control plane's process is not a child of the test's process. The control plane's process has its own
+    session.
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str], log: IO[bytes]) -> None:
-        """Connect to the process. This needs a running event loop."""
+        """Start the control plane's process and connect to it.
+
+        Creating the object needs a running event loop.
+        """
         self._status = _forked(arguments, environment, log, log, apart=True)
         self.pid = int(self._status.readline())
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -93,7 +97,7 @@ def _forked(
     *,
     apart: bool,
 ) -> IO[bytes]:
-    """Yield what the process reports: its id, as soon as it has its own session, and its exit status."""
+    """Return a file with two lines of the process: its id and its exit status."""
     message = json.dumps([arguments, {**os.environ, **(environment or {})}, apart]).encode()
     said, says = os.pipe()
     try:
@@ -132,7 +136,7 @@ def _stop(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 
 def serve(connection: socket.socket) -> NoReturn:
-    """Fork for every message until the other side is gone; then end the processes that still run."""
+    """Fork for every message until the other side is gone, and then end the processes that still run."""
     for module in pkgutil.walk_packages(controlplane.__path__, "controlplane."):
         importlib.import_module(module.name)
     _warm_up()

@@ -21,9 +21,9 @@ Script = Response | Callable[[], Awaitable[Response]]
 
 
 class FakeControlPlane(Fake):
-    """Fake control plane, scripted by response.
+    """A fake control plane whose responses a test can script.
 
-    Each scripted response is used once; after that the specification applies again.
+    Each scripted response is used once; after that, the fake follows the specification again.
     """
 
     def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, record: bool = False) -> None:
@@ -77,7 +77,7 @@ class FakeControlPlane(Fake):
             await self._news.wait_for(condition)
 
     def check_status(self, name: str) -> str | None:
-        """Return the check's status in the last heartbeat; None without a heartbeat or such a check."""
+        """Return the status of a check in the last heartbeat, or None if the heartbeat has no such check."""
         checks = self.heartbeats[-1]["checks"] if self.heartbeats else {}
         return checks[name]["status"] if name in checks else None
 
@@ -158,9 +158,9 @@ async def _next(script: deque[Script]) -> Response:
 
 
 def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Response:
-    """Return an error response.
+    """Return an error response of the control plane.
 
-    `batchId` names another batch than the one of the request; other members are members of the error.
+    `batchId` names a batch in place of the request's batch; other members are members of the error.
     """
     named = {name: members.pop(name) for name in list(members) if name == "batchId"}
     detail = {"code": code, "message": f"fake says {code}", **members}
@@ -168,9 +168,9 @@ def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> 
 
 
 def accepted(**members: Any) -> Response:
-    """Return a 202 of the control plane.
+    """Return a 202 response of the control plane.
 
-    It names the batch of the request unless another is given.
+    The response names the batch of the request unless another batch is given.
     """
     return _json(202, {"accepted": 0, "duplicate": False} | members)
 
@@ -185,7 +185,7 @@ def _is_json(response: Response) -> bool:
 
 
 def _naming(batch_id: str, response: Response) -> Response:
-    """Return the response with the batch id of its request, as the control plane does."""
+    """Return the response with the batch id of its request, as the control plane sends it."""
     if not _is_json(response) or ("Via", "1.1 gateway") in response.headers:
         return response
     body = {"batchId": batch_id} | json.loads(response.body)
@@ -197,7 +197,7 @@ def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Respo
 
 
 async def hang() -> Response:
-    """Wait for ever instead of a response."""
+    """Wait for ever instead of sending a response."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
 

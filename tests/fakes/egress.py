@@ -1,7 +1,8 @@
-"""Fake HTTP proxy that is a network's only way out: `CONNECT`, and absolute targets for http.
+"""A fake HTTP proxy that is the only way out of a network, by `CONNECT` and by absolute targets.
 
-Only the proxy can resolve `names`, like a proxy with its own resolver. It records what it received, so that a
-test can check what was sent through it. `says` replaces its response to `CONNECT`, to simulate faults.
+Only the fake proxy can resolve `names`, like a proxy with its own resolver. The fake proxy records the bytes
+that it received, so that a test can check them. `says` replaces the proxy's response to `CONNECT`, to
+simulate faults.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ WANTS_CREDENTIALS: Final = (
 
 class FakeEgress:
     def __init__(self, names: dict[str, tuple[str, int]] | None = None, *, credentials: str = "") -> None:
-        """Create the proxy with the addresses of its names.
+        """Create the fake proxy with the addresses of its names.
 
-        `names` has the address of each `host:port`; others are unreachable. `credentials` has the user and
-        password that it requires, as `user:password`.
+        `names` has the address of each `host:port`; other hosts are unreachable. `credentials` has the user
+        and password that the proxy requires, as `user:password`.
         """
         self.names = names if names is not None else {}
         self.says: bytes | None = None  # replaces its own response to CONNECT; b"" sends no response
@@ -51,7 +52,7 @@ class FakeEgress:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop listening, and end all tunnels."""
+        """Stop listening, and end all tunnels through the fake proxy."""
         self._server.close()
         await self.end_tunnels()
 
@@ -128,7 +129,7 @@ def _place_of(target: str) -> str:
 
 
 def _forwarded(method: str, target: str, lines: list[str]) -> bytes:
-    """Return the request's head in origin form, for its own connection."""
+    """Return the request's head in origin form, for a connection of its own to the server."""
     parts = urlsplit(target)
     kept = [line for line in lines if line and not line.lower().startswith(("proxy-", "connection:"))]
     path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"

@@ -30,7 +30,7 @@ class EnrolledProxy:
 
 
 class EnrollingControlPlane(FakeControlPlane):
-    """Fake control plane that accepts signed requests only from an enrolled proxy."""
+    """A fake control plane that accepts signed requests only from an enrolled proxy."""
 
     def __init__(self, *, tls: ServerCertificate | None = None) -> None:
         super().__init__(tls=tls, record=True)

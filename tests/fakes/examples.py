@@ -15,9 +15,9 @@ _FILE: Final = Path(__file__).parent.parent / "fixtures" / "graph-examples.jsonl
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Published request with its response.
+    """A published request with its response.
 
-    `target` is percent-encoded if the published one is not valid in a request line.
+    `target` is percent-encoded if the published target is not valid in a request line.
     """
 
     id: str
@@ -54,7 +54,7 @@ def _example(published: dict[str, Any]) -> Example:
 
 
 def _headers(published: list[list[str]]) -> tuple[tuple[str, str], ...]:
-    """Return the headers without Content-Length, which is often wrong; the sender computes it."""
+    """Return the headers without Content-Length, which is often wrong, because the sender computes it."""
     return tuple((name, value) for name, value in published if name.lower() != "content-length")
 
 

@@ -51,7 +51,10 @@ Handler = Callable[["FakeGraph", Received, "re.Match[str]"], Response | Awaitabl
 
 
 class FakeGraph(Fake):
-    """Fake of Microsoft Graph. If `realistic`, responses are chunked and compressed, with extra headers."""
+    """A fake of Microsoft Graph.
+
+    If `realistic` is True, responses are chunked and compressed, with extra headers.
+    """
 
     def __init__(
         self,
@@ -146,7 +149,7 @@ class FakeGraph(Fake):
 
 
 def _first_coding(accepted: str) -> str:
-    """Return the first of the client's codings that the service supports."""
+    """Return the first content coding of the client that the service supports."""
     offered = (each.partition(";")[0].strip() for each in accepted.lower().split(","))
     return next((each for each in offered if each in ("gzip", "br")), "")
 
@@ -286,7 +289,7 @@ def _bytes(_: FakeGraph, request: Received, match: re.Match[str]) -> Response:
 
 
 def pattern_bytes(count: int) -> Iterator[bytes]:
-    """Return `count` bytes without a period, so that a lost or repeated piece changes their digest."""
+    """Yield `count` bytes without a period, so that a lost or repeated piece changes their digest."""
     block = b"".join(hashlib.sha256(str(each).encode()).digest() for each in range(2048))
     for start in range(0, count, len(block)):
         yield block[: min(len(block), count - start)]

@@ -1,4 +1,4 @@
-"""Fake identity provider: client credentials, upstream tokens, people's sign-ins, and its failures.
+"""A fake identity provider: client credentials, upstream tokens, people's sign-ins, and its failures.
 
 People sign in by OpenID Connect.
 """
@@ -37,7 +37,7 @@ ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 class FakeIdentityProvider(Fake):
     """Issuer of tokens to clients of one tenant: to one client, unless more are registered.
 
-    `mode` may be changed at any time.
+    A test may change `mode` at any time.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class FakeIdentityProvider(Fake):
 
     @property
     def tokens(self) -> list[str]:
-        """Return every token that was ever issued, oldest first."""
+        """Return every token that the provider has issued, oldest first."""
         return list(self._ends)
 
     def accepts(self, token: str) -> bool:
-        """Return whether the upstream accepts this token now."""
+        """Return whether the upstream currently accepts this token."""
         return self._clock() < self._ends.get(token, float("-inf"))
 
     def client_of(self, token: str) -> str | None:
-        """Return the client that a token was issued to."""
+        """Return the client to which a token was issued."""
         return self._clients.get(token)
 
     def issued_to(self, client_id: str) -> list[str]:
@@ -168,7 +168,7 @@ class FakeIdentityProvider(Fake):
         return _json(200, body, ("Cache-Control", "no-store"))
 
     def _refusal(self, client_id: str, form: dict[str, str]) -> str:
-        """Return Entra's code for why the client did not prove itself; empty if it did."""
+        """Return Entra's code for the reason why the client is not proved, or an empty text if it is."""
         if "client_assertion" not in form:
             known = {self.more_clients.get(client_id)} if client_id != CLIENT_ID else self.client_secrets
             return "" if form.get("client_secret", "") in known else "AADSTS7000215"
@@ -182,10 +182,10 @@ class FakeIdentityProvider(Fake):
         return ""
 
     def _check_assertion(self, form: dict[str, str]) -> None:
-        """Check an assertion as Entra does for its own library.
+        """Check a client assertion as Entra does for its own library.
 
-        It needs a registered certificate's thumbprint, its signature, our own address, at most half an hour
-        of life, and no second use.
+        The assertion needs a registered certificate's thumbprint, a valid signature, this fake's address, at
+        most half an hour of life, and no second use.
         """
         if form.get("client_assertion_type") != ASSERTION_TYPE or "client_secret" in form:
             raise ValueError("client_assertion_type")
@@ -227,7 +227,7 @@ class FakeIdentityProvider(Fake):
 
 
 class SignIns:
-    """State of the sign-ins of one person at the browser: the claims, and the faults to simulate."""
+    """State of the sign-ins of one person in the browser: the claims, and the faults to simulate."""
 
     def __init__(self) -> None:
         self.claims: dict[str, object] = {"preferred_username": "ada@contoso.com"}
@@ -259,7 +259,7 @@ class SignIns:
         return jwt.encode(claims, self.key, self.algorithm, header)  # type: ignore[arg-type]
 
     def begin(self, query: dict[str, str]) -> Response:
-        """Redirect back with a code: the person consents at once."""
+        """Redirect back with a code at once, as if the person consented."""
         self.asked.append(query)
         wanted = {"response_type": "code", "code_challenge_method": "S256", "client_id": CLIENT_ID}
         if any(query.get(name) != value for name, value in wanted.items()) or "openid" not in query["scope"]:
@@ -281,7 +281,7 @@ class SignIns:
         return _json(200, {"sub": "person-1", **self.userinfo})
 
     def finish(self, form: dict[str, str], issuer: str, client_secret: str | None) -> Response:
-        """Exchange a code, once, for the holder of its challenge's verifier (RFC 7636 section 4.6)."""
+        """Exchange a code once, if the client has the verifier of its challenge (RFC 7636 section 4.6)."""
         if self.refusal is not None:
             return _json(*self.refusal)
         query = self._codes.pop(form.get("code", ""), None)

@@ -1,7 +1,7 @@
 """A fake issuer of workload tokens such as Kubernetes, GitHub or Entra.
 
-It has a discovery document, keys that rotate, and tokens. The tests of the proxy, of the SDKs and of the
-agent share it.
+The fake issuer has a discovery document, keys that rotate, and tokens. The tests of the proxy, of the SDKs
+and of the agent share this fake.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALGORITHMS: Final = jwt.algorithms.get_default_algorithms()
 
 
 def coded(raw: bytes) -> str:
-    """Return base64url without padding, as JWTs have it."""
+    """Return the bytes as base64url without padding, as in a JWT."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
@@ -49,21 +49,21 @@ class SigningKey:
             self.jwk["kid"] = key_id
 
     def sign(self, claims: dict[str, Any], *, algorithm: str | None = None, **header: Any) -> str:
-        """Return a signed JWT. A header member of None is left out."""
+        """Return a signed JWT with these claims. A header member with the value None is left out."""
         algorithm = algorithm or self.algorithm
         fields = {"alg": algorithm, "typ": "JWT", "kid": self.key_id, **header}
         given = {name: value for name, value in fields.items() if value is not None}
         return self.sign_bytes(json.dumps(given).encode(), json.dumps(claims).encode(), algorithm)
 
     def sign_bytes(self, header: bytes, claims: bytes, algorithm: str | None = None) -> str:
-        """Return a JWT of arbitrary bytes."""
+        """Return a JWT whose header and claims are arbitrary bytes."""
         signed = f"{coded(header)}.{coded(claims)}"
         signature = _ALGORITHMS[algorithm or self.algorithm].sign(signed.encode(), self.private)
         return f"{signed}.{coded(signature)}"
 
 
 def claims_of(issuer: str, subject: str, audience: str, **changes: Any) -> dict[str, Any]:
-    """Return claims of a token that is valid for ten minutes. A claim of None is left out."""
+    """Return claims of a token that is valid for ten minutes. A claim with the value None is left out."""
     now = int(time.time())
     claims = {
         "iss": issuer,
@@ -78,7 +78,7 @@ def claims_of(issuer: str, subject: str, audience: str, **changes: Any) -> dict[
 
 
 class FakeIssuer(Fake):
-    """Issuer that publishes `keys`; `mode` may be changed at any time."""
+    """An issuer that publishes `keys`; a test may change `mode` at any time."""
 
     def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, path: str = "") -> None:
         super().__init__(tls=tls, port=port)
@@ -93,7 +93,10 @@ class FakeIssuer(Fake):
         return self.base_url + self._path
 
     def rotate(self, *, keep: bool = False) -> SigningKey:
-        """Sign with a new key from now on. With `keep` the earlier ones stay published."""
+        """Sign with a new key from now on, and return this key.
+
+        With `keep`, the earlier keys stay published.
+        """
         new = SigningKey(key_id=f"key-{uuid.uuid4()}")
         self.keys = [new, *(self.keys if keep else [])]
         return new

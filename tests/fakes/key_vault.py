@@ -1,4 +1,4 @@
-"""Fakes for Azure Key Vault and its managed identity, used through Azure's own SDK."""
+"""Fakes of Azure Key Vault and its managed identity, used through Azure's own SDK."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FakeManagedIdentity(Fake):
 
 @dataclass(slots=True)
 class Version:
-    """Version of a secret, as the vault stores it."""
+    """A version of a secret, as the vault stores it."""
 
     value: str
     content_type: str | None = None
@@ -106,7 +106,10 @@ class Version:
 
 
 class FakeKeyVault(Fake):
-    """Vault with secret versions, behind the challenge of a real vault. `mode` may be changed at any time."""
+    """A fake vault with secret versions, which sends the challenge of a real vault.
+
+    A test may change `mode` at any time.
+    """
 
     def __init__(self, identity: FakeManagedIdentity, *, tls: ServerCertificate) -> None:
         super().__init__(tls=tls)
@@ -119,17 +122,17 @@ class FakeKeyVault(Fake):
 
     @property
     def resource(self) -> str:
-        """Return the resource for which clients request tokens.
+        """Return the Azure resource for which clients of the vault request tokens.
 
         `0.0.1` is to `127.0.0.1` as `vault.azure.net` is to `contoso.vault.azure.net`. The SDK refuses a
-        challenge for any other resource, and this one needs no name service.
+        challenge for any other resource, and `0.0.1` needs no name service.
         """
         if self.name:
             return f"https://{self.name.partition('.')[2]}"
         return self.base_url.replace("127.0.0.1", "0.0.1")
 
     def put(self, name: str, value: str, content_type: str | None = None, **attributes: Any) -> Version:
-        """Store a newer version of the secret."""
+        """Store a new version of the secret in the vault."""
         version = Version(value, content_type, **attributes)
         self._secrets.setdefault(name, []).append(version)
         return version

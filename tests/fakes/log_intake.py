@@ -1,7 +1,7 @@
-"""Fakes for two receivers of logs: Azure Monitor's Logs Ingestion API, and an OTLP collector over HTTP.
+"""Fakes of two log receivers, Azure Monitor's Logs Ingestion API and an OTLP collector over HTTP.
 
-Both behave as their documentation says: limits of size, throttling, refusals with the words of the service,
-and responses that reject some records only.
+Both fakes behave as the services' documentation says: limits of size, throttling, refusals with the words of
+the service, and responses that reject some records only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ IngestionMode = Literal["ok", "throttled", "noRole", "expired", "badStream", "bu
 
 
 class FakeLogsIngestion(Fake):
-    """Data collection rule with one stream. A row whose `Path` is `/poison` makes its call invalid."""
+    """A fake data collection rule of Azure Monitor, with one stream.
+
+    A row whose `Path` is `/poison` makes its call invalid.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +73,10 @@ CollectorMode = Literal["ok", "throttled", "partial", "warning", "badData", "una
 
 
 class FakeLogCollector(Fake):
-    """Collector that stores the log records that it accepts. It requires the header `api-key`."""
+    """A fake OTLP collector that stores the log records that it accepts.
+
+    The collector requires the header `api-key`.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Fakes for object storage that writes a name once: a bucket of S3, and a container of Azure Blob Storage.
+"""Fakes of object storage that writes a name once: an S3 bucket, and an Azure Blob container.
 
-Both follow the documentation of the REST interfaces as far as an archive uses them: conditional writes,
+Both fakes follow the documentation of the REST interfaces as far as an archive uses them: conditional writes,
 reads, lists in pages, throttling with `Retry-After`, and signatures.
 """
 
@@ -32,7 +32,7 @@ _PORTAL: Final = Response(200, (("Content-Type", "text/html"),), b"<html>Welcome
 
 
 class ObjectStorage(Fake):
-    """Storage of objects by name. `throttled` is the number of requests to refuse as too fast."""
+    """A fake storage of objects by name. `throttled` is the number of requests to refuse as too fast."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,13 +45,13 @@ class ObjectStorage(Fake):
         return name in self.objects and request.value("If-None-Match") == "*" and not self.overwrites
 
     def _page(self, prefix: str, after: str) -> tuple[list[str], str]:
-        """Return the names of a page, and the last of them if there are more."""
+        """Return the names on one page of a list, and the last of these names if more pages follow."""
         found = sorted(name for name in self.objects if name.startswith(prefix) and name > after)
         return found[:_PAGE], found[_PAGE - 1] if len(found) > _PAGE else ""
 
 
 class FakeS3(ObjectStorage):
-    """Bucket with path-style addresses."""
+    """A fake S3 bucket with path-style addresses."""
 
     async def response(self, request: Received) -> Response:
         if self.is_a_portal:
@@ -82,7 +82,7 @@ class FakeS3(ObjectStorage):
         return Response(200, (), f"<ListBucketResult>{keys}{token}</ListBucketResult>".encode())
 
     def _is_signed(self, request: Received) -> bool:
-        """Return True if the request's signature equals the one computed here."""
+        """Return True if the request's signature equals the signature computed by the fake."""
         given = request.value("Authorization")
         names = _SIGNED.search(given)
         if names is None or request.value("X-Amz-Content-SHA256") != request.body_sha256:
@@ -101,7 +101,7 @@ def _s3_error(status: int, code: str, *headers: tuple[str, str]) -> Response:
 
 
 class FakeBlobStorage(ObjectStorage):
-    """Container for clients whose signature permits to read, list and create, but not overwrite."""
+    """A container for clients whose signature permits them to read, list and create, but not overwrite."""
 
     async def response(self, request: Received) -> Response:
         if self.is_a_portal:

@@ -1,4 +1,4 @@
-"""Object storage in memory that writes a name once, as Azure Blob and S3 do with `If-None-Match: *`."""
+"""Object storage in memory that writes each name only once, as Azure Blob and S3 do if asked."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ class MemoryObjects:
                 yield name
 
     async def close(self) -> None:
-        """Do nothing: memory needs no close."""
+        """Do nothing, because object storage in memory needs no close."""

@@ -27,7 +27,7 @@ _ports = _candidates()
 
 
 def free_port() -> int:
-    """Return a port of loopback that no program listens on."""
+    """Return a loopback port on which no program listens."""
     for port in _ports:
         try:
             with socket.create_server(("127.0.0.1", port)):

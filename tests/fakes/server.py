@@ -1,7 +1,7 @@
-"""A small strict HTTP/1.1 server for fakes: records what it received byte for byte, sends what is scripted.
+"""A small strict HTTP/1.1 server for fakes: it records requests byte for byte, and sends scripted bytes.
 
-It reads framing as strictly as RFC 9112 allows and marks ambiguities, so that a test can check what a proxy
-sent upstream. It responds to one request after another on a connection and never guesses.
+The server reads framing as strictly as RFC 9112 allows and marks ambiguities, so that a test can check what a
+proxy sent upstream. The server responds to one request after another on a connection and never guesses.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _REASONS: Final = {
 
 
 class MalformedError(Exception):
-    """Request that can't be read in exactly one way."""
+    """Error because a request can be read in more than one way."""
 
 
 @dataclass(slots=True)
 class Received:
-    """Request as it was received."""
+    """A request as the fake server received it."""
 
     connection: int
     head: bytes
@@ -73,7 +73,7 @@ class Received:
         return [value for each, value in self.headers if each.lower() == name.lower()]
 
     def value(self, name: str) -> str:
-        """Return the only value of a header field, or empty text."""
+        """Return the only value of a header field, or an empty text if the field is missing."""
         values = self.values(name)
         return values[0] if len(values) == 1 else ""
 
@@ -103,7 +103,7 @@ def _keep(kept: bytearray, data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Response for the fake to send.
+    """A response for the fake server to send.
 
     A `stream` of `length` bytes, or of unknown length in chunks, replaces `body`.
     """
@@ -128,7 +128,7 @@ class RawResponse:
 
 
 class Fake:
-    """Base of the fakes: a context manager that listens while it is entered."""
+    """Base class of the fakes: a context manager that listens while it is entered."""
 
     def __init__(
         self,
@@ -190,13 +190,16 @@ class Fake:
     # Methods for tests
 
     async def received(self, count: int) -> list[Received]:
-        """Wait until `count` requests have arrived, complete or aborted. Return all of them."""
+        """Wait until `count` requests have arrived, complete or aborted.
+
+        Return all requests that have arrived.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: sum(self._is_over(each) for each in self.requests) >= count)
         return self.requests
 
     def gate(self, name: str) -> asyncio.Event:
-        """Return the event that opens `/v1.0/gate/NAME`, where requests wait until it is set."""
+        """Return the event that opens `/v1.0/gate/NAME`, at which requests wait until the event is set."""
         return self._gates.setdefault(name, asyncio.Event())
 
     @staticmethod
@@ -295,7 +298,10 @@ class Fake:
 
 
 def read_head(request: Received) -> int | None:
-    """Read the head into the request. Return the body's length, or None if it is chunked."""
+    """Read the head of a request into `request`.
+
+    Return the length of the request's body, or None if the body is chunked.
+    """
     line, *lines = request.head[:-4].split(b"\r\n")
     match = _REQUEST_LINE.match(line)
     if match is None:
@@ -312,9 +318,9 @@ def read_head(request: Received) -> int | None:
 
 
 def _framing(request: Received) -> int | None:
-    """Return the framing by RFC 9112 §6.3.
+    """Return the framing of the request by RFC 9112 §6.3.
 
-    Refuse every case that two parsers could read differently.
+    Refuse every framing that two parsers could read differently.
     """
     codings, lengths = request.values("Transfer-Encoding"), request.values("Content-Length")
     if codings and lengths:

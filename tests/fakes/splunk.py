@@ -1,4 +1,4 @@
-"""Splunk's HTTP Event Collector: responses, errors and acknowledgements as documented."""
+"""A fake of Splunk's HTTP Event Collector: responses, errors and acknowledgements as documented."""
 
 from __future__ import annotations
 

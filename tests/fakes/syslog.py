@@ -35,7 +35,7 @@ class SyslogServer:
             writer.close()
 
     def end_connections(self) -> None:
-        """Close all connections, as a server does that is restarted."""
+        """Close all connections, as a server does when it restarts."""
         for writer in self._writers:
             writer.close()
 

@@ -1,7 +1,7 @@
 """The whole system on one machine: fakes in this process, control plane and proxy as real processes.
 
 `async with System(directory) as system` gives addresses, applications with their credentials, and the command
-line. The demo runs it, and so do tests that need the whole system.
+line. The demo runs this system, and so do tests that need the whole system.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ SIGNING_KEY: Final = "fake~signing~key~of~the~fleet~0001"
 
 
 class SystemFailedError(Exception):
-    """Failed start or command. The text names it and shows the end of its log."""
+    """Error because a program of the system did not start, or a command failed.
+
+    The text of the error names the program or command and shows the end of its log.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Application as `app add` printed it."""
+    """An application, with the credentials that `app add` printed."""
 
     name: str
     client_id: str
@@ -57,7 +60,7 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Organisation, its applications by name, and the credentials that `proxy add` prints."""
+    """An organisation, its applications by name, and the credentials that `proxy add` prints."""
 
     org_id: str
     keys: Mapping[str, str]
@@ -66,7 +69,7 @@ class Registered:
 
 @dataclass(slots=True)
 class Child:
-    """Child process in its own session, so that only this program stops it."""
+    """A child process in its own session, so that only this program stops it."""
 
     name: str
     process: asyncio.subprocess.Process | commands.Server
@@ -92,16 +95,16 @@ def _search_path(code: Path, environment: Mapping[str, str]) -> str:
 
 
 class System:
-    """The system, configured by these arguments.
+    """The whole system, configured by these arguments.
 
     `applications` names each application's ruleset file; the environments override settings
-    (`Audit__MaxBatchSize`). With `vault` the client secret and the signing key are in a key vault, as in
+    (`Audit__MaxBatchSize`). With `vault`, the client secret and the signing key are in a key vault, as in
     production. Without `warm`, the control plane is started as an operator starts it, which takes a second
     longer.
 
-    `register` writes organisation and applications to the store before the control plane starts. Without it,
-    the command line adds them afterwards. With `console`, the control plane serves the console at
-    `console_url`. Its servers have certificates for `names`.
+    `register` writes the organisation and the applications to the store before the control plane starts.
+    Without `register`, the command line adds the applications afterwards. With `console`, the control plane
+    serves the console at `console_url`. The servers of the system have certificates for `names`.
     """
 
     def __init__(
@@ -384,7 +387,7 @@ VaultRefreshSeconds = 0.5"""
         return _listens(self._control_plane_port)
 
     def _both_listen(self) -> bool:
-        """Wait for both listeners: the workers' listener opens shortly after the agent's."""
+        """Return True if both listeners are open: the workers' listener opens shortly after the agent's."""
         return _listens(self._admin_port) and _listens(self._proxy_port)
 
     def _proxy_is_ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""A fake collector of traces: OTLP over HTTP, in JSON, as the OpenTelemetry specification says."""
+"""A fake trace collector, which receives JSON over HTTP as the OpenTelemetry specification says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _NANOSECONDS: Final = re.compile(r"[1-9][0-9]{18}")
 
 
 class FakeTraceCollector(Fake):
-    """Collector that stores accepted spans. A span that violates the protocol is one of `problems`."""
+    """A fake trace collector that stores accepted spans.
+
+    A span that violates the protocol becomes one of the `problems`.
+    """
 
     def __init__(self, *, token: str = "") -> None:
         super().__init__()

@@ -42,7 +42,10 @@ class Traffic:
 
 
 class TrafficMaker:
-    """Maker of events that the given rules would produce. The same random source makes the same events."""
+    """Makes the audit events that the given rules would produce.
+
+    The same random source always makes the same events.
+    """
 
     def __init__(self, now_ms: int, source: random.Random) -> None:
         self._now_ms = now_ms
@@ -51,12 +54,12 @@ class TrafficMaker:
         self._versions: dict[str, int] = {}
 
     def use_ruleset(self, name: str, version: int, compiled: CompiledRuleset) -> None:
-        """Evaluate the requests of the ruleset's apps against this version."""
+        """Evaluate the requests of the ruleset's applications against this version."""
         self._plans[name] = compiled
         self._versions[name] = version
 
     def moments(self, traffics: Sequence[Traffic], count: int) -> list[tuple[Traffic, int]]:
-        """Return the time of each request of the day in order: more requests by day than by night."""
+        """Return the time of each request of the day in order, with more requests by day than by night."""
         found = []
         for traffic in self._random.choices(traffics, [each.share for each in traffics], k=count):
             while True:
@@ -122,7 +125,7 @@ class TrafficMaker:
         return method, re.sub(r"(%7B|\{).*?(%7D|\})", person, filled)
 
     def _outcome(self, ruleset: str, method: str, target: str, ip: str, at_ms: int) -> dict[str, Any]:
-        """Return the result of the policy itself, and sometimes an upstream error."""
+        """Return the result of the rules' evaluation, and sometimes an upstream error."""
         if target == "/proxy/token":
             refused = self._random.random() < 0.06
             return {

@@ -1,7 +1,8 @@
-"""Upload sessions and downloads of the fake graph: addresses that contain their own credential.
+"""Upload sessions and downloads of the fake graph, at addresses that contain their own credential.
 
-The real service gives such addresses on other hosts. Here their host is `localhost`, and the graph's is
-`127.0.0.1`. A request with a token is refused there, as by the real service.
+The real service has such addresses on other hosts. In the fake, the host of such addresses is `localhost`,
+and the graph's host is `127.0.0.1`. The fake refuses a request with a token at such an address, as the real
+service does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fake receiver of webhooks: records requests, and checks signatures with an independent library."""
+"""A fake receiver of webhooks, which records requests and checks signatures with an independent library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Call:
 
 @dataclass
 class Answer:
-    """Response to the next requests. After it the receiver responds 204 again."""
+    """The receiver's response to its next requests. After this response, the receiver responds 204 again."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -68,7 +68,7 @@ class FakeReceiver(Fake):
 
 
 def _is_signed(headers: dict[str, str], body: bytes) -> bool:
-    """Return True if the signature is valid by https://www.standardwebhooks.com/."""
+    """Return True if the webhook's signature is valid by https://www.standardwebhooks.com/."""
     given = headers.get("webhook-signature", "")
     signed = f"{headers.get('webhook-id')}.{headers.get('webhook-timestamp')}.".encode() + body
     key = base64.b64decode(SECRET.removeprefix("whsec_"))

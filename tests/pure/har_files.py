@@ -1,4 +1,4 @@
-"""HAR files as browsers and mitmproxy write them."""
+"""HAR files in the forms that browsers and mitmproxy write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def entry(
     base: str = BASE,
     **members: Any,
 ) -> dict[str, Any]:
-    """Return an entry with the fields that every such file has, and with live credentials."""
+    """Return a HAR entry with the fields that every such file has, and with live credentials."""
     request: dict[str, Any] = {
         "method": method,
         "url": base + target,

@@ -1,4 +1,4 @@
-"""Validation of a value by a JSON Schema (2020-12), with the keywords that the schema of rulesets uses."""
+"""Validate a value by a JSON Schema (2020-12), with the keywords that the schema of rulesets uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _SAYS_NOTHING = {"$schema", "$defs", "title", "description", "default", "then", 
 
 
 def is_valid(value: object, schema: Any, root: Any = None) -> bool:
-    """Return True if the value is valid. Raise KeyError for an unsupported keyword."""
+    """Return True if the value is valid by the schema.
+
+    Raise KeyError if the schema has an unsupported keyword.
+    """
     root = schema if root is None else root
     if isinstance(schema, bool):
         return schema

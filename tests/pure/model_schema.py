@@ -7,7 +7,7 @@ EDMX: Final = "http://docs.oasis-open.org/odata/ns/edmx"
 
 
 def document(body: str, before: str = "", namespace: str = "sample.mail") -> bytes:
-    """Return a CSDL document with one schema that has `body`."""
+    """Return a CSDL document with one schema that contains `body`."""
     return (
         f'<?xml version="1.0" encoding="utf-8"?>{before}\n'
         f'<edmx:Edmx Version="4.0" xmlns:edmx="{EDMX}"><edmx:DataServices>\n'

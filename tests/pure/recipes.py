@@ -28,7 +28,7 @@ _ROW: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Request in a recipe's table, with the verdict that the table gives."""
+    """A request in a recipe's table, with the verdict that the table gives."""
 
     method: str
     target: str
@@ -41,7 +41,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """Response of the upstream in the page, and the response that the application receives."""
+    """A response of the upstream in the page, and the response that the application receives."""
 
     target: str
     before: str

@@ -1,4 +1,4 @@
-"""Short helpers to write a ruleset and a request."""
+"""Short helpers that tests use to write a ruleset and a request."""
 
 from __future__ import annotations
 

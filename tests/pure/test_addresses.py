@@ -1,4 +1,4 @@
-"""Addresses that need no token: a rule for content removes them from all metadata."""
+"""Tests of addresses that need no token: a rule for content removes them from all metadata."""
 
 import json
 

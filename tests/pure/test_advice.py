@@ -1,4 +1,4 @@
-"""Advice about a ruleset that is valid but has a gap."""
+"""Tests of the advice about a ruleset that is valid but has a gap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule for one request, placed before the rules of a draft."""
+"""Tests of a rule that allows one request, placed before the rules of a draft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only a client assertion that satisfies every requirement proves an application (RFC 7521, 7523, 8725)."""
+"""Tests of client assertions: one that breaks a requirement is refused (RFC 7521, 7523, 8725)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def coded(value: Any) -> str:
 
 
 def with_parts(text: str, *, header: Any = None, claims: Any = None, signature: str | None = None) -> str:
-    """Return the assertion with replaced parts, and with its old signature or the given one."""
+    """Return the assertion with replaced parts, and with its old signature or the given signature."""
     parts = text.split(".")
     if header is not None:
         parts[0] = coded(header)
@@ -71,7 +71,7 @@ def with_parts(text: str, *, header: Any = None, claims: Any = None, signature: 
 
 
 def resigned(key: SigningKey, header: bytes | dict[str, Any], claims: bytes | dict[str, Any]) -> str:
-    """Sign any bytes as header and claims, by the algorithm of the key."""
+    """Sign any bytes as the header and claims of an assertion, by the algorithm of the key."""
     first, second = (
         each if isinstance(each, bytes) else json.dumps(each).encode() for each in (header, claims)
     )
@@ -79,7 +79,7 @@ def resigned(key: SigningKey, header: bytes | dict[str, Any], claims: bytes | di
 
 
 def outcome(text: str, *credentials: Any, base: str = BASE, keys: Any = None, now: float = NOW) -> str:
-    """Return the id of the proved credential, or the problem."""
+    """Return the id of the credential that the assertion proves, or the problem."""
     try:
         proof = judge(
             parse_assertion(text), CLIENT, credentials or (REGISTERED, FEDERATED), lambda issuer: keys,
@@ -100,7 +100,7 @@ DEEP = b'{"iss":' + b"[" * 7000 + b"]" * 7000 + b"}"
 
 
 def padded() -> str:
-    """Sign padded parts, as azure-identity does."""
+    """Return a signed assertion with padded base64 parts, as azure-identity makes it."""
     parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode() for each in ({"alg": "RS256"}, OWN)]
     text = ".".join(parts)
     signature = RSAAlgorithm(RSAAlgorithm.SHA256).sign(text.encode(), RSA.private)  # type: ignore[arg-type]

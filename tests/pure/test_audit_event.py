@@ -1,4 +1,4 @@
-"""Ids, times and the closed lists of an audit event."""
+"""Tests of an audit event's ids, times and closed lists of values."""
 
 import uuid
 from datetime import UTC, datetime

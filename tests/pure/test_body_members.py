@@ -1,4 +1,4 @@
-"""The only properties that a write may have: `body_only`."""
+"""Tests of `body_only`, which lists the only properties that a write may have."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ _paths = st.lists(st.sampled_from(["a", "b", "c", "a.b", "b.c", "a.b.c", "a@odat
 
 
 def _without_others(value: object, paths: list[str], place: str = "") -> object:
-    """Return the value without everything that no path lists, by an independent implementation."""
+    """Return the value without members that no path lists, by an independent implementation."""
     if isinstance(value, list):
         return [_without_others(each, paths, place) for each in value]
     if not isinstance(value, dict):
@@ -217,7 +217,7 @@ def _without_others(value: object, paths: list[str], place: str = "") -> object:
 
 
 def _is_container(value: object) -> bool:
-    """Return True for an object, or a list of objects and lists only."""
+    """Return True if the value is an object, or a list that contains only objects and lists."""
     return isinstance(value, dict) or (isinstance(value, list) and all(map(_is_container, value)))
 
 
@@ -274,7 +274,7 @@ def test_replay_does_not_know_the_members() -> None:
 
 
 def test_of_one_body_an_allow_and_a_block_know_the_same() -> None:
-    """One of two rules with the same list applies to any body."""
+    """One of two rules with the same list of members applies to any body."""
     both = rule(NAMES, "block") + rule(NAMES).replace("titles", "allowed")
     sample = SampleRequest("PATCH", TARGET, unknown=frozenset({"body"}))
     report = Explainer(parsed(both)).explain(sample)

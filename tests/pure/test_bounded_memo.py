@@ -1,4 +1,4 @@
-"""A memo never has more entries than its limit, nor longer keys, whatever is stored in it."""
+"""Tests that a memo never has more entries than its limit, nor longer keys."""
 
 from __future__ import annotations
 

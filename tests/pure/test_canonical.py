@@ -1,4 +1,4 @@
-"""A target has one interpretation in every spelling, and a target without one is refused."""
+"""Tests that a target has one interpretation in every spelling, and is refused without one."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_a_cast_is_no_id() -> None:
 
 @pytest.mark.parametrize("segment", ["$", "%24", "%2524", "$%20", "$%3F", "%EF%BC%84", "x/../$", "$/$"])
 def test_a_dollar_sign_by_itself_is_no_segment(segment: str) -> None:
-    """OData's library ignores the segment: `/users/$` would be the whole list."""
+    """OData's library ignores a segment `$`, so `/users/$` would be the whole list of users."""
     for path in (f"/v1.0/users/{segment}", f"/v1.0/users/{segment}/messages"):
         with pytest.raises(MalformedTarget):
             canonicalise(path)
@@ -477,7 +477,7 @@ def test_a_long_key_by_a_parameter_alias_is_as_one_in_the_path(value: str, key: 
 
 
 def test_what_aliases_in_a_path_stand_for_is_limited() -> None:
-    """OData 4.01 part 2 §5.3: a key may name an alias repeatedly."""
+    """A key may name an alias repeatedly (OData 4.01 part 2 §5.3)."""
     half = MAX_WRITTEN_OUT // 2
     assert canonicalise("/users(@a,@a)?@a=" + "b" * half).readings
     assert canonicalise("/users(@a)/x(@a)?@a=" + "b" * half).readings
@@ -513,7 +513,7 @@ def _characters(ranges: str) -> set[str]:
 
 
 def test_characters_of_format_and_ignorable_ones_are_invisible() -> None:
-    """Unicode's general category Cf in this Python's database, and characters that folding ignores."""
+    """The characters are Unicode's category Cf in this Python, and characters that folding ignores."""
     known = [
         char
         for char in map(chr, range(128, sys.maxunicode))
@@ -636,7 +636,7 @@ def test_a_query_within_the_path_is_refused_before_anything_is_evaluated(mark: s
 
 @pytest.mark.parametrize("ligature", [LIGATURE, LIGATURE.replace("%", "%25"), "%E3%8C%96"])
 def test_a_query_of_many_characters_that_stand_for_several_is_refused(ligature: str) -> None:
-    """Each condition on the query would fold it, in some 3 us for each character."""
+    """Each condition on the query would fold such a query, in some 3 us for each character."""
     assert canonicalise("/v1.0/users?$search=" + ligature * MAX_LIGATURES).options
     with pytest.raises(MalformedTarget, match="stand for several"):
         canonicalise("/v1.0/users?$search=" + ligature * (MAX_LIGATURES + 1))

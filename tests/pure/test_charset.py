@@ -1,4 +1,4 @@
-"""A body is read as UTF-8 unless its Content-Type names another charset."""
+"""Tests that a body is read as UTF-8 unless its Content-Type names another charset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rulesets of any size compile in slices, and their rules are found regardless of other rules."""
+"""Tests that rulesets of any size compile in slices, and that each rule is found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _many(count: int) -> Ruleset:
 
 
 def _rules_looked_at(ruleset: Ruleset, target: str) -> list[int]:
-    """Return the number of rules that the tree yields for each name of the target."""
+    """Return the number of rules that the path tree yields for each name of the target."""
     tree = compile_ruleset(ruleset).rules.tree
     return [len(tree.find(name)[0]) for reading in canonicalise(target).readings for name in reading.names]
 

@@ -1,4 +1,4 @@
-"""The editor's completions at a place in a ruleset's text. `|` is the cursor."""
+"""Tests of the editor's completions at a position in a ruleset's text. The character `|` marks the cursor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings loader: values by type, overrides, secrets, and every mistake with its place."""
+"""Tests of the settings loader: values by type, overrides, secrets, and mistakes with their place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from proxy.config.values import parse_address, parse_network, parse_origin, pars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorSettings:
-    """Settings of a section."""
+    """The settings of one section for the tests."""
 
     listen: tuple[Address, ...] = setting(default=("127.0.0.1:1",), address=True, doc="Where.")
     wait_seconds: float = setting(default=1.5, minimum=0.1, maximum=60, doc="How long.")
@@ -324,7 +324,7 @@ def test_the_reference_holds_every_key() -> None:
 
 
 class TestLines:
-    """Line numbers of keys, in every way that TOML lets them be written."""
+    """Tests of line numbers of keys, in every way that TOML lets them be written."""
 
     TEXT = '''\
 # [Comment]
@@ -405,7 +405,7 @@ def problems_if_any(text: str, environ: Mapping[str, str] | None = None) -> tupl
 
 
 class TestAnyText:
-    """A file or variable of any content gives settings or problems of one line, never a traceback."""
+    """Tests that a file or variable of any content gives settings or one-line problems, never a traceback."""
 
     @given(st.lists(PIECES, max_size=40).map("".join))
     def test_in_a_file(self, text: str) -> None:
@@ -482,7 +482,7 @@ def test_a_base_address_with_a_password_is_refused_unseen(password: str) -> None
     ],
 )
 def test_a_base_address_has_no_port_that_goes_without_saying(text: str, base: str) -> None:
-    """Links are recognised by the base address, and are written without a default port."""
+    """The proxy recognises links by the base address, and links have no default port."""
     assert parse_url(text) == base
 
 

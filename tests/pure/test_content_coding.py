@@ -1,4 +1,4 @@
-"""Decompression of an encoded response, and its limits."""
+"""Tests of the decompression of an encoded response, and of its limits."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_truncation_at_every_length_is_an_error(coding: str) -> None:
 
 
 def test_deflate_that_means_something_else_without_its_header_is_an_error() -> None:
-    """Some servers send raw deflate: a zlib header then reads as the begin of a stored block."""
+    """Some servers send raw deflate, in which a zlib header reads as the start of a stored block."""
     hidden = b'{"importance":"high"}'
     for first, flags in ((0x78, 0x9C), (0x78, 0x01), (0x58, 0x85)):
         stored = bytes((flags, 0x01))  # 256 bytes and more

@@ -1,4 +1,4 @@
-"""Credentials as operators give them: only public keys, and each refusal says what to give instead."""
+"""Tests of credentials as operators give them: only public keys, and helpful refusals."""
 
 from __future__ import annotations
 

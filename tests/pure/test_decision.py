@@ -1,4 +1,4 @@
-"""The deciding rule, and the effect of a value with two interpretations."""
+"""Tests of the deciding rule, and of a value with two interpretations."""
 
 from __future__ import annotations
 
@@ -666,7 +666,7 @@ class TestHiddenProperties:
     def test_a_filter_that_is_a_segment_of_the_path_is_guarded_under_a_pattern_for_all_below(
         self, path: str
     ) -> None:
-        """OData 4.01 Part 2, Addressing a Subset of a Collection."""
+        """OData 4.01 Part 2, Addressing a Subset of a Collection, defines filters as path segments."""
         rules = compiled(self.GUARD.replace("/v1.0/users", "/v1.0/users/**"), "allow")
         assert decide(rules, path).verdict == "block"
         assert decide(rules, "/v1.0/users/ada/directReports").verdict != "block"
@@ -711,7 +711,7 @@ def test_a_key_below_a_whitelisted_collection_is_no_hidden_property() -> None:
 
 
 class TestAliases:
-    """A query option may be written as `@name`, with its value elsewhere in the query."""
+    """Tests of a query option that is written as `@name`, with its value elsewhere in the query."""
 
     RULES = """
 - {id: no-phones, match: {path: [/m]}, conditions: [{query: $filter, contains: mobilePhone}], verdict: block}
@@ -746,7 +746,7 @@ class TestAliases:
 
     @pytest.mark.parametrize("value", ["x" * 30_000, "%2525" + "+" * 30_000, "@b," * 10_000])
     def test_a_short_query_stands_for_no_long_ones(self, value: str) -> None:
-        """Each occurrence may be of moderate size: only their total is expensive."""
+        """Each occurrence of the alias may be of moderate size: only their total is expensive."""
         for again in ("&$filter=@a", "&x=@a", "&@b=@a"):
             with pytest.raises(MalformedTarget):
                 canonicalise(f"/m?@a={value}" + again * 400)
@@ -827,7 +827,7 @@ rules:
 @pytest.mark.parametrize("source", ["header: a", "query: $top"])
 @pytest.mark.parametrize("verdict_of_rule", ["block", "allow"])
 def test_more_occurrences_than_anybody_sends_hold_perhaps(source: str, verdict_of_rule: str) -> None:
-    """Each condition read each occurrence, so one head of 60 KB delayed all other clients."""
+    """Each condition read each occurrence of a value, so one head of 60 KB delayed all other clients."""
     by_rule = compiled(
         f"- {{id: r, match: {{path: [/**]}}, verdict: {verdict_of_rule}, "
         f"conditions: [{{{source}, equals: x}}]}}",

@@ -1,4 +1,4 @@
-"""The table of the demo loses no text on a narrow terminal."""
+"""Tests that the table of the demo loses no text on a narrow terminal."""
 
 from __future__ import annotations
 

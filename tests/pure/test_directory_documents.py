@@ -1,4 +1,4 @@
-"""The files of an applied directory: the changes that they request, and every error with its place."""
+"""Tests of the files of an applied directory: the changes that they request, and errors with their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The egress proxy for a URL: settings, variables, and the exemptions in `NoProxy`."""
+"""Tests of the egress proxy for a URL: settings, variables, and the exemptions in `NoProxy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule that ends at a time: `until`."""
+"""Tests of a rule with `until`, which ends at a time."""
 
 from __future__ import annotations
 

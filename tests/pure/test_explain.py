@@ -1,4 +1,4 @@
-"""An explanation gives the rules' verdict and its reason."""
+"""Tests that an explanation gives the verdict of the rules and its reason."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_every_reading_of_an_odd_target_has_its_account() -> None:
 def test_a_rule_that_blocks_for_what_it_hides_says_by_which_way(
     target: str, note: str, when: str, default: str
 ) -> None:
-    """A response rule does so too: it blocks before there is a response."""
+    """A response rule can also block before there is a response."""
     rules = f"""
 - {{id: hide, when: {when}, match: {{path: ["/users/{{id}}"]}}, verdict: filter,
    transforms: {{strip_properties: [mobilePhone]}}, guard_queries: true}}
@@ -474,7 +474,7 @@ def test_and_so_it_is_of_a_response(
 
 
 def agrees_on_response(account: Account, before: Decision) -> None:
-    """Check a response: a rule that allows ends the search, and the request's verdict stays."""
+    """Check the response rules: a rule that allows ends the search, and the request's verdict stays."""
     assert account.decision is not None
     verdict, deciding, logged = retold(account, Decision("allow", "default", reason="default"))
     if verdict in ("block", "filter"):

@@ -1,4 +1,4 @@
-"""An explanation names the resources that a path reaches, and those by which a rule applies."""
+"""Tests that an explanation names the resources of a path, and those by which a rule applies."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Format of numbers, shares and counts for people."""
+"""Tests of the format of numbers, shares and counts for people."""
 
 from __future__ import annotations
 

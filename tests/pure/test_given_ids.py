@@ -1,4 +1,4 @@
-"""Ids of requests in pasted text: found ids, and texts that are filters and stay filters."""
+"""Tests of request ids in pasted text: ids that are found, and filters that stay filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that people give: one reader accepts a byte order mark everywhere and refuses UTF-16 by name."""
+"""Tests of text that people give: one reader skips a byte order mark and refuses UTF-16 by name."""
 
 from __future__ import annotations
 

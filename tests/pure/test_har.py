@@ -1,4 +1,4 @@
-"""HAR files as traffic: read without credentials, evaluated whole, and used to suggest rules."""
+"""Tests of HAR files as traffic: read without credentials, evaluated, and used to suggest rules."""
 
 from __future__ import annotations
 

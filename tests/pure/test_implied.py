@@ -1,4 +1,4 @@
-"""Requests that a request implies are evaluated by the same rules as if each came alone."""
+"""Tests that the same rules evaluate an implied request as if the application had sent it."""
 
 from __future__ import annotations
 
@@ -634,7 +634,7 @@ def things(rules: str, default: str) -> CompiledRuleset:
 
 
 class TestThings:
-    """A path shows with a schema whether it is a collection, and which names are relations."""
+    """Tests of paths with a schema, which shows collections and relations."""
 
     ALLOW = "- {id: allow, match: {resource: [%s]}, verdict: allow}\n"
     BLOCK = "- {id: no, match: {resource: [%s]}, verdict: block}\n"
@@ -693,7 +693,7 @@ class TestThings:
 
 
 class TestProbes:
-    """A query may not request a hidden property through a relation."""
+    """Tests that a query may not request a hidden property through a relation."""
 
     USERS = """
 - {id: users, match: {resource: [user]}, verdict: filter, guard_queries: %s,
@@ -734,7 +734,7 @@ class TestProbes:
 
 
 class TestItemsOfThings:
-    """A rule about a type may keep items of its lists, on every route to them."""
+    """Tests of a rule about a type that keeps items of lists of this type, on every route to them."""
 
     RULES = """
 - {id: guests, match: {resource: [user, group.members]}, verdict: filter,
@@ -774,7 +774,7 @@ class TestItemsOfThings:
 
 
 def test_an_implied_request_without_options_implies_no_other() -> None:
-    """A path with many interpretations, each of which may open content, blocked the loop for minutes."""
+    """A path with many interpretations, each of which may open content, once blocked a worker for minutes."""
     rules = compiled(
         """
 - {id: files, match: {path: ["/v1.0/groups/{id}/{id2}"]}, verdict: filter,

@@ -1,4 +1,4 @@
-"""An interpretation counts if the upstream accepts it, or if a rule names its result."""
+"""Tests that an interpretation counts if the upstream accepts it, or if a rule names its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BELOW = '- {id: below, match: {path: ["/v1.0/me/messages/{m}/**"]}, verdict: blo
 
 
 def verdict(rules: str, target: str, default: str = "block", taken: int = GRAPH) -> str:
-    """Return the verdict, or `refused`."""
+    """Return the verdict on a request to the target, or `refused`."""
     try:
         read = canonicalise(target, taken)
         return compiled(rules, default).plan("GET", read).decide(RequestFacts("GET", read, (), "", 0)).verdict
@@ -237,7 +237,7 @@ def test_a_block_for_an_option_holds_for_every_spelling_of_its_name(name: str) -
     ],
 )
 def test_an_option_that_only_looks_like_another_is_not_there(query: str, expected: str) -> None:
-    """Graph ignores `%24expand` as a custom option; spaces may be trimmed or not."""
+    """Graph ignores `%24expand` as a custom option; it may trim spaces around an option or keep them."""
     rules = """
 - {id: plain, match: {path: [/v1.0/users]}, conditions: [{query: $expand, exists: false}], verdict: allow}
 """

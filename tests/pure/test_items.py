@@ -1,4 +1,4 @@
-"""Kept objects of a list, and refusal of a single other one: `items: {keep: …}`."""
+"""Tests of `items: {keep: …}`, by which a filter keeps some objects of a list and hides the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that are rewritten from the upstream to the proxy, and links that stay."""
+"""Tests of links that the proxy rewrites from the upstream to itself, and of links that stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Log lines are written whole and in order. Lines without room are lost and counted, not waited for."""
+"""Tests that log lines are written completely and in order.
+
+Log lines for which the pipe has no room are dropped and counted, and nothing waits for room.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from proxy.wire.log_handler import LineHandler
 
 
 class Pipe:
-    """Pipe with room for a number of bytes, which counts waits for it."""
+    """A fake pipe with room for a number of bytes, which counts waits for room."""
 
     def __init__(self, room: int) -> None:
         self.room = room

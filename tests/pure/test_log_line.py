@@ -1,4 +1,4 @@
-"""Escaped output of a foreign text contains all of the text."""
+"""Tests that the escaped output of a foreign text contains all of the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of random spellings never change a verdict or a resource.
+"""Tests that thousands of random spellings never change a verdict or a resource.
 
 A blocked target stays blocked in each spelling, alone or in a batch. An allowed target is allowed in every
 plain spelling. No spelling turns one resource into another.
@@ -153,7 +153,7 @@ def test_what_is_allowed_is_allowed_in_every_plain_spelling(
 def test_no_spelling_makes_another_resource_of_it(
     data: st.DataObject, resource: tuple[Segment, ...], other: tuple[Segment, ...]
 ) -> None:
-    """A spelling of one resource gives no access to another, and a rule on another one does not block it."""
+    """A spelling of one resource gives no access to another resource, and is not blocked by its rules."""
     if resource == other:
         return
     with contextlib.suppress(MalformedTarget):
@@ -214,7 +214,7 @@ VALUED: Final = option_rules("filter", "contains: secret")
 
 @st.composite
 def spelled_option(draw: st.DrawFn, option: str) -> str:
-    """OData 4.01 reads `$filter`, `filter` and `$FILTER` as one option; servers decode names."""
+    """OData 4.01 reads `$filter`, `filter` and `$FILTER` as one option, and servers decode option names."""
     bits = st.integers(0, 2**24 - 1)
     name = draw(st.sampled_from(["$", ""])) + recased(option, draw(bits))
     name = encoded(name, draw(bits), draw(st.integers(0, 3)))

@@ -1,4 +1,4 @@
-"""The parser of `$metadata` gives each declaration, and refuses malformed documents by line."""
+"""Tests of the `$metadata` parser: it gives each declaration, and refuses malformed documents by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wildcard in a key's place does not match an operation of the collection before it."""
+"""Tests that a wildcard in place of a key matches no operation of the collection before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of one server: recognised in every spelling that means it, and in no other."""
+"""Tests of addresses of one server: recognised in every equivalent spelling, and in no other."""
 
 import pytest
 

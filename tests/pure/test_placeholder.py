@@ -1,4 +1,4 @@
-"""Example values that were not replaced are recognised, and real values are not confused with them."""
+"""Tests that example values in settings are recognised, and never confused with real values."""
 
 from __future__ import annotations
 

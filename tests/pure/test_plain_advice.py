@@ -1,4 +1,4 @@
-"""Advice of `ruleset check` about filters on paths whose responses cannot be filtered."""
+"""Tests of the advice of `ruleset check` about filters on paths whose responses can't be filtered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries that probe a hidden property, by the path of each property that they name."""
+"""Tests of queries that probe a hidden property, by the path of each property that they name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_number_before_it_hides_no_name(hiding: Transforms, query: str) -> Non
 
 
 class TestAllowedPaths:
-    """A query may name an allowed property with everything inside it, and no other one."""
+    """Tests that a query may name an allowed property with everything inside it, and no other property."""
 
     @pytest.mark.parametrize(
         ("allowed", "query"),
@@ -188,7 +188,7 @@ class TestLambdaVariables:
 
 
 class TestStrings:
-    """Servers differ in which quotes begin a string, and in how it ends."""
+    """Tests of string literals: servers differ in which quotes begin a string, and in how a string ends."""
 
     @pytest.mark.parametrize(
         "query",
@@ -210,7 +210,7 @@ class TestStrings:
 
 
 class TestWordsOfTheLanguage:
-    """A property may have the name of an operator, a function or a literal: the position decides."""
+    """Tests of a property with the name of an operator, a function or a literal: its position decides."""
 
     @pytest.mark.parametrize(
         ("word", "query"),
@@ -258,7 +258,7 @@ class TestWordsOfTheLanguage:
 
 
 class TestJson:
-    """JSON readers differ in the names that they accept, so all words of an object count."""
+    """Tests of JSON in queries: readers differ in the names that they accept, so all words count."""
 
     @pytest.mark.parametrize(
         "json",
@@ -298,7 +298,7 @@ class TestOtherAlphabets:
 
 
 class TestFunctionsOfTheService:
-    """Only the service itself determines which properties its functions read."""
+    """Tests of the service's own functions: only the service determines which properties they read."""
 
     @pytest.mark.parametrize(
         "query",
@@ -356,7 +356,7 @@ def test_a_stripped_property_as_a_key_is_a_probe(key: str) -> None:
 
 
 class TestEncodedQuestionMark:
-    """A server that decodes before it splits reads a query after the encoded question mark."""
+    """A server that decodes before it splits would read a query after an encoded question mark."""
 
     @pytest.mark.parametrize("mark", ["%3F", "%3f", "%253F", "%25253F", "%EF%BC%9F"])
     @pytest.mark.parametrize("rest", ["$filter=mobilePhone eq '5'", "a=b&$orderby=mobilePhone"])

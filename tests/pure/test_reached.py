@@ -1,4 +1,4 @@
-"""A path reaches types, relations and operations as an enumeration of the schema does."""
+"""Tests that a path reaches types, relations and operations as an enumeration of the schema does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def steps_of(path: str, quoted: frozenset[int] = frozenset()) -> tuple[Step, ...
 
 
 def told(model: ResourceModel, step: Step) -> str:
-    """Return a step as text: its kind, its type, and `*` for a collection."""
+    """Return a step of a path as text: its kind, its type, and `*` for a collection."""
     name = model.type_name(step.type).rpartition(".")[2] if step.type >= 0 else ""
     return f"{KINDS[step.kind]} {name}{'*' if step.collection else ''}".strip()
 
@@ -162,7 +162,7 @@ def test_overloads_that_return_different_types_are_indeterminate_and_named() -> 
 
 @dataclass(frozen=True)
 class Place:
-    """Position of a route: `kind` is service, one, many, value or end."""
+    """A position on a route, whose `kind` is service, one, many, value or end."""
 
     kind: str
     type: str | None = None
@@ -200,7 +200,7 @@ class Naive:
         return Place("many" if type_.collection else "one", type_.name)
 
     def step(self, place: Place, word: str) -> tuple[str, Place] | None:
-        """Return the step as text and the place after it, or None if it is indeterminate."""
+        """Return the step as text and the position after it, or None if the step is indeterminate."""
         if word.startswith("$"):
             return self.option(place, word)
         if place.kind == "service":
@@ -281,7 +281,7 @@ class Naive:
         return f"{kind} {simple}{'*' if collection else ''}".strip()
 
     def routes(self, most: int) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield each path of at most `most` segments, and its steps as text."""
+        """Yield each path of at most `most` segments, and the steps of the path as text."""
         reachable: list[tuple[list[str], list[str], Place]] = [([], [], Place("service"))]
         for _ in range(most):
             following = []

@@ -1,4 +1,4 @@
-"""The ruleset of README.md makes the second response from the first, and blocks as the page says."""
+"""Test that the ruleset of README.md makes the second response from the first, and blocks as described."""
 
 from __future__ import annotations
 

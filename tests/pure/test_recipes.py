@@ -1,4 +1,4 @@
-"""The recipes of docs/how-to/write-a-rule.md do what their tables and examples say."""
+"""Test that the recipes of docs/how-to/write-a-rule.md do what their tables and examples say."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_the_rules_of_the_reference_page_are_valid() -> None:
 
 
 def shown(title: str, target: str, body: dict[str, Any]) -> Any:
-    """Return what the application receives of a response."""
+    """Return the response body that the application receives if the upstream sends `body`."""
     decision = decide(compiled(RECIPES[title]), target)
     assert decision.transforms is not None
     return json.loads(filter_of(decision.transforms).apply(json.dumps(body).encode()).body)

@@ -1,4 +1,4 @@
-"""No value that grants access by itself reaches the audit trail, however its option is written."""
+"""Tests that no value that grants access reaches the audit trail, in any spelling of its option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Next actions in each state of a reload, by the supervisor's observations."""
+"""Tests of a reload's next actions in each of its states, by the supervisor's observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remembered results of one path or query never apply to another, and hostile ones are cheap."""
+"""Tests that remembered results of a path or query never apply to another one, and stay cheap."""
 
 from __future__ import annotations
 

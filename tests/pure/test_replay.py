@@ -1,4 +1,4 @@
-"""Effect of a draft on requests of which an audit event has only some facts."""
+"""Tests of a draft's effect on requests of which an audit event has only some facts."""
 
 from __future__ import annotations
 
@@ -297,10 +297,10 @@ def test_a_block_after_a_filter_is_no_other_for_what_the_filter_hid() -> None:
 def test_what_is_said_of_a_part_is_true_of_the_whole(
     ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes
 ) -> None:
-    """The event holds less than the request.
+    """The audit event contains fewer facts than the request.
 
-    The request's outcome is the reported one, or among the possible ones. The rules that evaluated the
-    request change nothing.
+    The request's outcome is the outcome that the replay reports, or among the possible outcomes. A replay
+    with the rules that evaluated the request changes nothing.
     """
     if sample.body == b"{" or not sample.client_ip:
         return  # the body is read as JSON; the stored target is an address
@@ -459,7 +459,7 @@ def test_groups_of_changes_have_their_gap() -> None:
 
 
 def test_what_a_body_implied_is_evaluated_by_its_own_address() -> None:
-    """Bodies are not stored, but the event names the request that decided."""
+    """Bodies are not stored, but the event names the implied request that decided."""
     one = blocked(
         "/v1.0/groups",
         "POST",

@@ -1,4 +1,4 @@
-"""Reads of a request's body in each of its modes."""
+"""Tests of the modes in which the proxy reads a request's body."""
 
 import gzip
 

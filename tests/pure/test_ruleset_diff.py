@@ -1,4 +1,4 @@
-"""The difference between two rulesets is reported rule by rule."""
+"""Tests that the difference between two rulesets is reported rule by rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema for editors accepts every ruleset, and marks texts whose form alone is wrong."""
+"""Tests that the JSON Schema for editors accepts every ruleset, and marks texts of a wrong form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bad ruleset is refused whole, with every error in it by line and column."""
+"""Tests that a bad ruleset is refused completely, with every error by line and column."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def problems(text: str) -> tuple[RulesetProblem, ...]:
 
 
 def problem_of_rule(rule: str) -> RulesetProblem:
-    """Return the only problem of a ruleset with this one rule in flow style, on line 4 from column 5."""
+    """Return the only problem of a ruleset with this one rule, which is on line 4 from column 5."""
     (problem,) = problems(f"{HEAD}  - {rule}\n")
     return problem
 

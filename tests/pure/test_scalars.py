@@ -1,4 +1,7 @@
-"""A scalar of a ruleset or of a case compares as it is written. A number is used if one is needed."""
+"""Tests that a scalar of a ruleset or of a case compares in its written form.
+
+A scalar counts as a number if a number is needed.
+"""
 
 from __future__ import annotations
 

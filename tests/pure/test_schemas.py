@@ -1,4 +1,4 @@
-"""A path finds the schema of its service by the longest root path."""
+"""Tests that a path finds the schema of its service by the longest root path."""
 
 from __future__ import annotations
 

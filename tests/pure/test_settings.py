@@ -1,4 +1,4 @@
-"""The proxy's settings: constraints between keys, the sample file, and the page that documents them."""
+"""Tests of the proxy's settings: constraints between keys, the sample file, and the settings page."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ ClientId = "c"
 
 
 class TestContact:
-    """The setting [Proxy] Contact: text that each 403 repeats."""
+    """Tests of the setting [Proxy] Contact, a text that each 403 repeats."""
 
     @pytest.mark.parametrize("value", ["x" * 201, "a\nb", "a\x1b[31m", "a\u2028b", "a\u202eb"])
     def test_a_text_that_is_long_or_has_control_characters_is_refused(
@@ -328,7 +328,7 @@ class TestContact:
 
 
 class TestIdentities:
-    """The setting [[Credentials.Identities]]: assignment of identities, and refused combinations."""
+    """Tests of [[Credentials.Identities]]: assignment of identities, and refused combinations."""
 
     MAIL = '[[Credentials.Identities]]\nName = "mail"\nAccessToken = "m"\nApplications = ["app-1", "app-2"]\n'
     FILES = '[[Credentials.Identities]]\nName = "files"\nAccessToken = "f"\nOrganisations = "org-1"\n'
@@ -377,7 +377,7 @@ ClientSecret = "s"
         )
 
     def test_neither_client_nor_secret_is_inherited(self, tmp_path: Path) -> None:
-        """AZURE_CLIENT_SECRET belongs to the default identity, and never to another one by accident."""
+        """The variable AZURE_CLIENT_SECRET belongs to the default identity, and never to another identity."""
         text = self.WITHOUT + '[[Credentials.Identities]]\nName = "mail"\nApplications = ["a"]\n'
         assert problems(tmp_path, text, FROM_ENVIRONMENT | {"Agent__ApiKey": "k"}) == [
             (
@@ -587,7 +587,7 @@ def test_keys_that_the_sample_comments_out_exist() -> None:
 
 
 def test_a_byte_order_mark_is_no_part_of_a_secret(tmp_path: Path) -> None:
-    """A byte order mark is skipped in a file and in a variable, as in the settings file itself."""
+    """A byte order mark is skipped in a secret's file and variable, as in the settings file itself."""
     (tmp_path / "hmac").write_bytes(b"\xef\xbb\xbfgwh_0123456789abcdef\r\n")
     text = MINIMAL.replace('HmacSecret = "secret-of-agent"', 'HmacSecretFile = "hmac"')
     (tmp_path / "proxy.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())

@@ -1,4 +1,4 @@
-"""The signing rules of the agent API, each row of the specification with its edge cases."""
+"""Tests of the signing rules of the agent API, each row of the specification with its edge cases."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""Emergency stops and the local file: text that can't be parsed stops more, never less."""
+"""Tests of emergency stops and the local file: an unreadable file stops more, never less."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _loop(path: Path) -> None:
 
 
 def _dangling(path: Path) -> None:
-    """Make a link to a file of another file system, for example, which is not mounted now."""
+    """Make a link to a missing file, such as a file on a file system that is not mounted."""
     path.symlink_to(path.parent / "elsewhere" / "stop")
 
 

@@ -1,4 +1,4 @@
-"""The smallest ruleset that would have allowed the observed requests."""
+"""Tests of the smallest ruleset that would have allowed the observed requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def suggested(*requests: str) -> Suggestion:
 
 
 def rules(found: Suggestion) -> list[tuple[list[str], list[str]]]:
-    """Return the methods and paths of each rule in the text."""
+    """Return the methods and paths of each rule in the suggested text."""
     ruleset = parse_ruleset(found.yaml)
     return [(list(rule.match.methods), list(rule.match.path)) for rule in ruleset.rules]
 
@@ -163,7 +163,7 @@ STRIPPED: Final = ("strip:mobilePhone", "strip:manager.mail")
 
 
 def test_what_was_always_filtered_stays_filtered() -> None:
-    """Rules below such a path come first, because its filter would read the segment as a property."""
+    """Rules below a filtered path come first, because its filter would read the segment as a property."""
     found = seen_filtered(
         ("/v1.0/users/7", STRIPPED),
         ("/v1.0/users/8?$select=id", STRIPPED[::-1]),
@@ -262,7 +262,7 @@ def test_many_filters_of_one_path_are_all_kept() -> None:
 
 
 def test_one_resource_that_was_shown_whole_shows_no_other() -> None:
-    """The pattern does not say which of the resources it was."""
+    """A pattern does not say which of its resources was shown without a filter."""
     found = seen_filtered(("/v1.0/users/7", STRIPPED), ("/v1.0/users/8", ()))
     (rule,) = parse_ruleset(found.yaml).rules
     assert (rule.verdict, rule.match.path) == ("filter", ("/v1.0/users/{user-id}",))
@@ -363,7 +363,7 @@ Request = tuple[str, str, tuple[str, ...]]  # method, target, transforms
 
 @st.composite
 def traffic(draw: st.DrawFn) -> list[Request]:
-    """Return requests in which a hidden property and requests to that very property both occur."""
+    """Return requests in which a hidden property and requests to that same property both occur."""
     hidden = [(), (), ("strip:messages", "strip:delta"), ("allow:id", "allow:manager.id")]
     requests = []
     for _ in range(draw(st.integers(1, 8))):
@@ -418,7 +418,7 @@ def test_all_that_was_seen_is_let_through(requests: list[Request], random: Rando
 @settings(max_examples=150)
 @given(traffic())
 def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> None:
-    """The pattern shows neither resources with filtered responses, nor methods that were not seen."""
+    """The pattern shows neither resources with filtered responses, nor methods that were not observed."""
     kept = [request for request in requests if not seen_of([request]).left_out]
     found = suggest(seen_of(kept), "any")
     compiled = compile_ruleset(parse_ruleset(found.yaml))
@@ -454,7 +454,7 @@ def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> No
 
 
 def _hides(transforms: Transforms, name: str, names: Sequence[str]) -> bool:
-    """Return whether the property that `name` says was removed stays removed."""
+    """Return whether a property that was removed, as `name` says, stays removed."""
     kind, _, path = name.partition(":")
     if kind == "strip":
         if transforms.allow is None:
@@ -485,7 +485,7 @@ def verdicts(found: Suggestion, requests: Iterable[Request]) -> Iterator[tuple[s
 @settings(max_examples=40)
 @given(traffic(), traffic())
 def test_a_resource_that_was_not_seen_stays_blocked(requests: list[Request], others: list[Request]) -> None:
-    """The resource's names do not occur in the observed requests."""
+    """The observed requests never contain the names of this resource."""
     compiled = compile_ruleset(parse_ruleset(suggest(seen_of(requests), "any").yaml))
     for method, target, _ in others:
         try:

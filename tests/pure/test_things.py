@@ -1,4 +1,4 @@
-"""Rules about resources: types, relations, properties and operations of a schema, and packs of them."""
+"""Tests of rules about resources: types, relations, properties and operations of a schema, and packs."""
 
 import msgspec
 import pytest

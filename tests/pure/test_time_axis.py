@@ -1,4 +1,4 @@
-"""Intervals of histograms in time zones, including days of 23 and of 25 hours."""
+"""Tests of histogram intervals in time zones, including days of 23 and of 25 hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An unknown time zone: either the name is wrong, or the host has no database."""
+"""Tests of an unknown time zone: either its name is wrong, or the host has no time zone database."""
 
 from __future__ import annotations
 

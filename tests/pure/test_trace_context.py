@@ -1,4 +1,4 @@
-"""Trace ids in the header `traceparent` (W3C Trace Context)."""
+"""Tests of trace ids in the header `traceparent` (W3C Trace Context)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two transforms combine to the stricter of both."""
+"""Tests that two transforms combine to the stricter one."""
 
 import pytest
 

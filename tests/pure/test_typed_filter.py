@@ -1,4 +1,4 @@
-"""Filters about types: properties of each object of a type are removed at any place in a response."""
+"""Tests of filters about types: they remove properties of each object of a type in any place."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Names and values that people can't check by eye are refused; similar-looking ones cause a warning."""
+"""Tests of names that people can't check by eye: refused, or a warning if they look similar."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def test_a_name_with_a_mark_or_another_letter_is_compared(name: str, meant: str)
 
 
 def test_a_line_end_that_nobody_sees_is_refused() -> None:
-    """YAML reads it as a space within quotes."""
+    """YAML reads such a line end as a space within quotes."""
     text = 'version: 1\nname: n\nrules: [{id: a, match: {path: ["/v1.0/us\x85ers"]}, verdict: block}]\n'
     with pytest.raises(InvalidRuleset, match=r"U\+0085"):
         parse_ruleset(text)

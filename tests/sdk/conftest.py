@@ -45,17 +45,17 @@ Results = dict[str, Any]
 
 @dataclass(slots=True)
 class Program:
-    """Running program of an application."""
+    """A running program of an application."""
 
     process: asyncio.subprocess.Process
 
     async def says(self, line: str) -> None:
-        """Wait for this line, which is its first."""
+        """Wait for this line, which is the program's first line."""
         assert self.process.stdout is not None
         assert (await self.process.stdout.readline()).decode().strip() == line, await self._errors()
 
     async def results(self, report: bytes = b"") -> Results:
-        """Let the program continue, and wait for its end. Return its output."""
+        """Let the program continue, wait for its end, and return its results. Return its output."""
         out, errors = await self.process.communicate(report)
         assert self.process.returncode == 0, errors.decode()
         results = json.loads(out)
@@ -68,14 +68,14 @@ class Program:
 
 @dataclass(slots=True)
 class Harness:
-    """The system, and a starter of applications beside it."""
+    """The system, with a way to start applications against it."""
 
     system: System
     issuer: FakeIssuer
     certificates: dict[str, Path]  # files with private keys: the application's own, and another one
 
     def assertions(self, count: int) -> dict[str, str]:
-        """Return variables that name the files of an application without a secret."""
+        """Return environment variables that name the files of an application without a secret."""
         directory = self.system.directory
         fresh = [self.issuer.token(ONCE_SUBJECT, AUDIENCE) for _ in range(count)]
         (directory / "assertions").write_text("\n".join(fresh), "utf-8")
@@ -123,7 +123,7 @@ class Harness:
         return await (await self.start(language, program, without_secret)).results()
 
     def prepare_responses(self) -> None:
-        """Prepare addresses that throttle, fail or are late twice, one that breaks, and a very long page."""
+        """Prepare upstream paths that throttle, fail or are late twice, one that breaks, and a long page."""
         graph = self.system.graph
         first = graph.first_responses
         json_type = ("Content-Type", "application/json")
@@ -137,10 +137,10 @@ class Harness:
         first["/v1.0/groups/long"] = deque([Response(200, (json_type,), json.dumps(page).encode())])
 
     def assert_nothing_leaked(self) -> None:
-        """Check the upstream's and the identity provider's requests for credentials.
+        """Check that no credential is in a request at the wrong receiver.
 
-        They have no proxy token and no secret of the application. A request to an address that contains its
-        own credential has no token at all.
+        Requests to the upstream and the identity provider have no proxy token and no secret of the
+        application. A request to an address that contains its own credential has no token at all.
         """
         graph, identity = self.system.graph, self.system.identity
         application = self.system.applications["guarded"]
@@ -205,6 +205,6 @@ async def register_credentials(system: System, issuer: FakeIssuer, public: Path)
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["python", "javascript"])
 async def directory(request: pytest.FixtureRequest, harness: Harness) -> Results:
-    """Return the output of the directory program in one language: one entry for each step."""
+    """Return the output of the directory program in one language, with one entry for each step."""
     harness.prepare_responses()
     return {"language": request.param, **await harness.run(request.param, "directory")}

@@ -1,4 +1,4 @@
-"""Microsoft's unmodified Graph SDKs behind the proxy: common calls of an application, and refused ones."""
+"""Tests of Microsoft's unmodified Graph SDKs behind the proxy: common calls, and refused calls."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_an_upload_session_is_filled_where_it_is_without_a_token(
 
 
 async def test_the_sdks_own_faults_are_still_there(directory: Results) -> None:
-    """Fail if a newer version has fixed a fault that docs/reference/sdk-compatibility.md lists."""
+    """Fail if a newer SDK has fixed a fault that docs/reference/sdk-compatibility.md lists."""
     if directory["language"] == "python":
         # msgraph-core misspells dependsOn, so it has no effect; kiota drops the bodies of a batch's
         # responses.

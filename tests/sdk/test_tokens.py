@@ -1,4 +1,4 @@
-"""Identity libraries get the proxy's tokens with changed settings only, and drop revoked tokens."""
+"""Tests that identity libraries get the proxy's tokens with changed settings, and drop revoked tokens."""
 
 from __future__ import annotations
 

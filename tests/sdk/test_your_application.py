@@ -1,4 +1,4 @@
-"""The program of docs/tutorial/your-application.md runs behind the proxy, with the shown output."""
+"""Test that the program of docs/tutorial/your-application.md runs behind the proxy as the page shows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULES: Final = ROOT / "conf" / "demo" / "hr-sync.yaml"  # rules of the demo that
 
 
 def block(kind: str) -> str:
-    """Return the only block of this kind in the page."""
+    """Return the only code block of this kind in the page."""
     (text,) = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.M | re.S)
     return str(text)
 

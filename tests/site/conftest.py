@@ -1,4 +1,4 @@
-"""The site, built once from the present pages."""
+"""The documentation site, built once from the current pages."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ _served: dict[str, str] = {}  # Markdown of each page, by its place in the site
 
 
 def repository_path(uri: str) -> str:
-    """Return the path in the repository of a page of the site."""
+    """Return the repository path of a page of the documentation site."""
     return _REPOSITORY_PATHS.get(uri, f"docs/{uri}")
 
 
 def site_uri(path: str) -> str | None:
-    """Return the place in the site of a file or directory of the repository, or None if it does not exist."""
+    """Return the site's path for a file or directory of the repository, or None if there is no such file."""
     if path in PROJECT_PAGES:
         return PROJECT_PAGES[path]
     if path.startswith("docs/"):
@@ -67,7 +67,7 @@ def site_uri(path: str) -> str | None:
 
 
 def links_out(uri: str, markdown: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the repository path and the place in the site of each link to a file outside docs/."""
+    """Yield the repository path and the site's path of each link to a file outside docs/."""
     for link in _LINK.finditer(markdown):
         if link["path"]:
             path = _target(uri, link["path"])
@@ -91,7 +91,7 @@ def _target(uri: str, link: str) -> str:
 
 
 def for_python_markdown(markdown: str) -> str:
-    """Return Markdown that Python-Markdown reads as GitHub reads the given one.
+    """Return Markdown that Python-Markdown reads as GitHub reads the given Markdown.
 
     Python-Markdown needs four columns for the content of a list item, a blank line between a paragraph and a
     list or a table, and unescaped bars within the code of a table.
@@ -149,7 +149,7 @@ def _indented(line: str, remove: int, put: int) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the project's pages, files outside docs/ that pages link to, and the script of the search."""
+    """Add the project's pages, files outside docs/ to which pages link, and the script of the search."""
     _add("tests/site/search.js", "assets/search.js", files, config)
     for path, uri in PROJECT_PAGES.items():
         if path != "README.md":
@@ -200,7 +200,7 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Write the Markdown of each page beside its HTML, and llms.txt."""
+    """Write the Markdown of each page next to the page's HTML, and llms.txt."""
     site = Path(config.site_dir)
     for uri, markdown in _served.items():
         (site / uri).write_text(markdown, "utf-8")
@@ -208,7 +208,7 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def llms_txt(nav: Navigation, config: MkDocsConfig) -> str:
-    """Return the list of all pages in the form of https://llmstxt.org."""
+    """Return the text of llms.txt, a list of all pages (https://llmstxt.org)."""
     sections = {"Overview": [item for item in nav.items if isinstance(item, Page)]}
     sections |= {item.title: list(_pages(item)) for item in nav.items if isinstance(item, Section)}
     text = f"# {config.site_name}\n\n> {config.site_description}\n"

@@ -1,4 +1,4 @@
-"""Each page reads the same on GitHub and on the site."""
+"""Tests that each page reads the same on GitHub and on the documentation site."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FRONT_MATTER: Final = re.compile(r"\A---\n.*?\n---\n", re.S)
 
 
 class _Outline(HTMLParser):
-    """Outline of a page's words, each line with the blocks that contain it."""
+    """An outline of a page's words, in which each line names the blocks that contain it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A search of the site with readers' words finds the right page among its first three."""
+"""Tests that a search of the site with readers' words finds the right page among its first three."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def page(site: Path) -> Iterator[Page]:
 
 
 def found(page: Page, question: str) -> list[str]:
-    """Return the addresses of the pages that a search finds, best first."""
+    """Return the addresses of the pages that a search of the site finds, best page first."""
     box, items = page.locator("input[name=query]"), page.locator(".md-search-result__item")
     for text, state in (("", "detached"), (question, "attached")):
         box.fill(text)

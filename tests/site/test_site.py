@@ -1,4 +1,4 @@
-"""The site is complete, needs no other host, has GitHub's addresses, and serves Markdown and llms.txt."""
+"""Tests that the site is complete, needs no other host, and serves Markdown and llms.txt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ID: Final = re.compile(r"\bid=\"?([^\"\s>]+)")
 
 
 def stubs() -> list[str]:
-    """Return the pages that only redirect to others."""
+    """Return the pages of the site that only redirect to other pages."""
     pages = ROOT.glob("docs/*.md")
     return [page.name for page in pages if page.read_text("utf-8").startswith("---\nsearch:")]
 

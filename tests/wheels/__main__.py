@@ -37,13 +37,13 @@ def main() -> int:
 
 
 def time_of_commit() -> str:
-    """Return the date of every file of a wheel, so that the same commit gives the same wheel."""
+    """Return the date of every file in a wheel, so that the same commit gives the same wheel."""
     command = ["git", "log", "-1", "--format=%ct"]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def built(name: str, directory: Path, environment: dict[str, str]) -> Path:
-    """Build a wheel from a copy of the sources, so that no file of an earlier build is in it."""
+    """Build a wheel from a copy of the sources, so that the wheel has no file of an earlier build."""
     source = WORK / f"{name}-source"
     for each in SOURCES:
         shutil.copytree(ROOT / each, source / each, ignore=shutil.ignore_patterns("__pycache__"))
@@ -56,7 +56,7 @@ def built(name: str, directory: Path, environment: dict[str, str]) -> Path:
 
 
 def portable(wheel: Path) -> Path:
-    """Name the oldest C library that the wheel runs on in its tag, as auditwheel finds it."""
+    """Write the oldest C library on which the wheel runs into its tag, as auditwheel finds it."""
     audited = WORK / "audited"
     search_path = f"{TOOLS}{os.pathsep}{os.environ['PATH']}"  # patchelf's search path
     subprocess.run(
@@ -69,7 +69,7 @@ def portable(wheel: Path) -> Path:
 
 
 def installed(name: str, wheel: Path) -> Path:
-    """Make an environment that holds only the wheel and the locked packages that it needs."""
+    """Make an environment that has only the wheel and the locked packages that the wheel needs."""
     place = WORK / name
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     python = str(place / "bin" / "python")

@@ -1,4 +1,4 @@
-"""The blocks of docs/how-to/install.md, each with the comment before it."""
+"""The command blocks of docs/how-to/install.md, each with the comment before it."""
 
 from __future__ import annotations
 

@@ -46,12 +46,12 @@ SECRETS: Final = {
 
 @pytest.fixture(params=["pure", "compiled"])
 def environment(request: pytest.FixtureRequest) -> Path:
-    """Return the environment that one of the two wheels was installed into."""
+    """Return the environment in which one of the two wheels was installed."""
     return Path(os.environ[f"GRAPHWARD_{request.param.upper()}"])
 
 
 def own_variables(**more: str) -> dict[str, str]:
-    """Return the variables of a process that finds no file of the checkout."""
+    """Return the environment variables of a process that finds no file of the checkout."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
 
 
@@ -147,7 +147,7 @@ def test_the_samples_are_valid_settings(environment: Path, tmp_path: Path) -> No
 
 
 class InstalledSystem(System):
-    """Control plane and proxy, started by the installed commands in an otherwise empty directory."""
+    """The control plane and the proxy, started by the installed commands in an otherwise empty directory."""
 
     def __init__(self, environment: Path, directory: Path, rules: Path) -> None:
         super().__init__(directory, {"app": rules}, workers=1, warm=False)

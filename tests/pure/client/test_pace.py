@@ -1,4 +1,4 @@
-"""Each state of a client connection has its deadline."""
+"""Tests that each state of a client connection has its own deadline."""
 
 import asyncio
 from dataclasses import replace
@@ -28,7 +28,7 @@ BEGINS_WITH = {
 
 
 class Clocked:
-    """Pace with its connection, its read gate and a clock that stands still until it is moved."""
+    """A pace with its connection, its read gate and a clock that only the test moves."""
 
     def __init__(self) -> None:
         loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: START))

@@ -1,4 +1,4 @@
-"""A client connection reads while there is no reason to pause."""
+"""Tests that a client connection reads while there is no reason to pause."""
 
 import asyncio
 from itertools import permutations
@@ -11,7 +11,7 @@ REASONS = (HANDLER, PIPELINE_FULL, YIELD)
 
 
 class Transport(asyncio.ReadTransport):
-    """Transport that logs the calls of a gate."""
+    """A fake transport that logs the calls of a read gate."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 def every_split(data: bytes) -> Iterator[list[bytes]]:
-    """Yield `data` whole, byte by byte, and in two pieces for each place between two of its bytes."""
+    """Yield `data` in one piece, byte by byte, and in two pieces for each place between two of its bytes."""
     yield [data]
     yield [data[at : at + 1] for at in range(len(data))]
     for at in range(1, len(data)):

@@ -1,4 +1,4 @@
-"""Bodies of messages (RFC 9112 §6.3, §7.1): where they end, whole and in pieces, and what follows them."""
+"""Tests of message bodies (RFC 9112 §6.3, §7.1): where each body ends, in one piece and in several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reader_of(length: int, *, excess_limit: int | None = None) -> BodyReader:
 
 
 def read_all(reader: BodyReader, pieces: list[bytes]) -> bytes:
-    """Return the content of a body that comes in pieces; only the last one may end it."""
+    """Return the content of a body that arrives in pieces, of which only the last may end the body."""
     content = b""
     for number, piece in enumerate(pieces):
         chunk, ended = reader.read(piece)

@@ -1,4 +1,4 @@
-"""Requests on one connection (RFC 9112 §2.2, §3, §6): heads, bodies, pipelined requests, and limits."""
+"""Tests of requests on one connection (RFC 9112 §2.2, §3, §6): heads, bodies, pipelining, and limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OLD: Final = b"GET /v1.0/old HTTP/1.0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Request as a reader returned it."""
+    """A request as the request reader returned it."""
 
     target: str
     content: bytes = b""
@@ -48,7 +48,10 @@ def reader_with(*, max_head_bytes: int = 300, max_fields: int = 5) -> RequestRea
 
 
 def read(reader: RequestReader, pieces: list[bytes]) -> list[Read]:
-    """Give a reader the pieces one by one, as a connection does. Return the complete requests."""
+    """Give the pieces to a request reader one by one, as a connection does.
+
+    Return the complete requests that the reader returned.
+    """
     requests: list[Read] = []
     target, content = "", b""
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Everything that an application on msgraph-sdk needs for the proxy: its address, and tokens from it."""
+"""Everything that an application on msgraph-sdk needs for the proxy: its address, and its tokens."""
 
 import os
 from typing import Any

@@ -1,4 +1,4 @@
-"""Read before the token is revoked, write and read after it: both kinds of credentials recover."""
+"""Read before the token is revoked, write and read after that: both kinds of credentials recover."""
 
 import asyncio
 import json

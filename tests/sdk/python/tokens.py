@@ -1,4 +1,4 @@
-"""Request a token with every credential class that an application may use, and use it once."""
+"""Request a token with every credential class that an application may use, and use the token once."""
 
 import asyncio
 import json
