@@ -42,36 +42,39 @@ search:
 
 <!-- `python -m tests.api_reference` writes this page. -->
 
-The [control plane](../glossary.md#control-plane) has two HTTP APIs. This page lists each operation of both.
-[openapi.json](../openapi.json) is the same description in OpenAPI 3.1. A running control plane serves it at `GET /admin/v1/openapi.json`.
+The [control plane](../glossary.md#control-plane) has two HTTP APIs, the admin API and the agent API. This page lists each
+operation of both APIs. [openapi.json](../openapi.json) describes the same operations in OpenAPI 3.1. A running control plane serves
+this OpenAPI description at `GET /admin/v1/openapi.json`.
 
 | API | Path | For | Listener | Authentication |
 |---|---|---|---|---|
 | Admin API | `/admin/v1` | operators and their programs | [`Console.Listen`](settings.md#console) | API token, or the session of a browser |
 | Agent API | `/api/v1` | proxies | [`ControlPlane.Listen`](settings.md#controlplane) | API key and signature |
 
-[Use the admin API](../how-to/use-the-admin-api.md) has examples. Each operation has a [command](cli.md) that does the same. Its `--json`
-output is the response of the operation.
+[Use the admin API](../how-to/use-the-admin-api.md) has examples of requests. Each operation of the admin API has a
+[command](cli.md) with the same effect. The `--json` output of the command is the response of the operation.
 
 ## Requests
 
-- Members in the path are named in braces. GET and DELETE have the others in the query, POST and PUT in a JSON body.
-- A request with an unknown member is refused with 400 `invalidRequest`.
-- `Authorization: Bearer TOKEN` authenticates a program. A browser has the cookie `__Host-graphward`, and sends `X-CSRF-Token` with each
-  request that changes something.
+- In the path of an operation, braces contain the name of a request member. GET and DELETE requests have all other members in the
+  query, and POST and PUT requests have them in a JSON body.
+- The control plane refuses a request with an unknown member with 400 `invalidRequest`.
+- A program sends its API token as the bearer token in the header `Authorization`. A browser sends the cookie `__Host-graphward`, and
+  also the header `X-CSRF-Token` with each request that changes something.
 - A signed request of a proxy has the headers `X-Api-Key`, `X-Timestamp` and `X-Hmac-Signature`. The signature is
-  the HMAC-SHA256 of the timestamp, a full stop and the body, in lower-case hexadecimal.
+  the HMAC-SHA256 of the timestamp, a full stop and the request body, in lower-case hexadecimal.
 
 ## Responses
 
-A response is JSON, unless its entry names another type. [Errors](errors.md#responses-of-the-control-plane) lists all error codes. The role in *Permission*
-is the lowest that suffices: viewer, editor or admin.
+A response of the control plane is JSON, unless this page names another type for the operation.
+[Errors](errors.md#responses-of-the-control-plane) lists all error codes. *Permission* names the lowest role that an operator needs for the
+operation (viewer, editor or admin).
 
 """
 _SCHEMAS: Final = """\
 ## Schemas
 
-These are the objects in requests and responses, by name.
+This section describes the objects in requests and responses, in the order of their names.
 
 """
 
@@ -139,9 +142,9 @@ def _responses(operation: _Json) -> str:
             _type(content["schema"]) if media_type == "application/json" else f"`{media_type}`"
             for media_type, content in response.get("content", {}).items()
         ]
-        what = " or ".join(kinds) or _as_clause(response["description"])
-        found.append(f"{status}, {what}")
-    return "; ".join(found)
+        what = f"with {' or '.join(kinds)}" if kinds else f"({_as_clause(response['description'])})"
+        found.append(f"{status} {what}")
+    return ", or ".join(found)
 
 
 def _as_clause(text: str) -> str:

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from typing import Final
 
-_VIEWER: Final = "viewer in the organisation"
-_EDITOR: Final = "editor in the organisation"
-_ADMIN: Final = "admin in the organisation"
-_VIEWER_ALL: Final = "viewer in every organisation"
-_EDITOR_ALL: Final = "editor in every organisation"
-_ADMIN_ALL: Final = "admin in every organisation"
-_SEEN: Final = "viewer; the response has only organisations in which the operator has a role"
-_ANY: Final = "any operator"
-_GIVEN: Final = "any operator; viewer in the organisation, if the request names one"
-_MANAGES: Final = "admin in every organisation in which the operator has a role"
-_OWN_OR_MANAGES: Final = f"the operator itself, or {_MANAGES}"
-_RULES: Final = "editor in each organisation for changes of rules, admin for all other changes"
+_VIEWER: Final = "at least the role viewer in the organisation of the request"
+_EDITOR: Final = "at least the role editor in the organisation of the request"
+_ADMIN: Final = "the role admin in the organisation of the request"
+_VIEWER_ALL: Final = "at least the role viewer in every organisation"
+_EDITOR_ALL: Final = "at least the role editor in every organisation"
+_ADMIN_ALL: Final = "the role admin in every organisation"
+_SEEN: Final = (
+    "at least the role viewer; the response has only organisations in which the calling operator has a role"
+)
+_ANY: Final = "any operator, without a certain role"
+_GIVEN: Final = (
+    "any operator; if the request names an organisation, at least the role viewer in this organisation"
+)
+_MANAGES: Final = "the role admin in every organisation in which the named operator has a role"
+_OWN_OR_MANAGES: Final = f"the operator that the request names, or {_MANAGES}"
+_RULES: Final = (
+    "the role editor in each changed organisation for changes of rules, and admin for all other changes"
+)
 
 PERMISSIONS: Final = {
     "org.add": _ADMIN_ALL,
@@ -29,20 +35,22 @@ PERMISSIONS: Final = {
     "org.delete": _ADMIN_ALL,
     "fleet.list": _SEEN,
     "fleet.counts": _SEEN,
-    "fleet.show": "viewer in an organisation of the proxy",
+    "fleet.show": "at least the role viewer in an organisation of the proxy",
     "fleet.rollout": _VIEWER,
-    "proxy.enrol-token.add": "admin in each organisation of the token",
+    "proxy.enrol-token.add": "the role admin in each organisation of the enrolment token",
     "proxy.enrol-token.list": _SEEN,
-    "proxy.enrol-token.show": "viewer in an organisation of the token",
-    "proxy.enrol-token.revoke": "admin in an organisation of the token; with `withProxies`, in each organisation of its proxies",
-    "proxy.add": "admin in each organisation of the proxy",
-    "proxy.grant": "admin in the new organisation and in each organisation of the proxy",
+    "proxy.enrol-token.show": "at least the role viewer in an organisation of the enrolment token",
+    "proxy.enrol-token.revoke": "the role admin in an organisation of the enrolment token; with `withProxies`, in each "
+    "organisation of the proxies that enrolled with the token",
+    "proxy.add": "the role admin in each organisation of the proxy",
+    "proxy.grant": "the role admin in the added organisation and in each organisation of the proxy",
     "proxy.revoke": _ADMIN,
-    "proxy.acknowledge": "admin in the organisation, or in each organisation of the proxy",
-    "proxy.rotate-secret": "admin in each organisation of the proxy",
-    "proxy.disable": "admin in each organisation of the proxy",
-    "proxy.enable": "admin in each organisation of the proxy",
-    "proxy.delete": "admin in each organisation of the proxy",
+    "proxy.acknowledge": "the role admin in the organisation of the request; without an organisation in the "
+    "request, in each organisation of the proxy",
+    "proxy.rotate-secret": "the role admin in each organisation of the proxy",
+    "proxy.disable": "the role admin in each organisation of the proxy",
+    "proxy.enable": "the role admin in each organisation of the proxy",
+    "proxy.delete": "the role admin in each organisation of the proxy",
     "ruleset.apply": _EDITOR,
     "ruleset.list": _SEEN,
     "ruleset.show": _VIEWER,
@@ -61,11 +69,12 @@ PERMISSIONS: Final = {
     "ruleset.suggest": _VIEWER,
     "ruleset.suggest-har": _ANY,
     "proposal.list": _SEEN,
-    "proposal.waiting": "editor; the response counts only organisations in which the operator is one",
+    "proposal.waiting": "at least the role editor; the response counts only organisations in which the operator is editor",
     "proposal.show": _VIEWER,
-    "proposal.approve": "editor in the organisation, and not the operator who proposed the change",
+    "proposal.approve": "at least the role editor in the organisation of the request, and not the operator who proposed the change",
     "proposal.reject": _EDITOR,
-    "model.fetch": "editor in the organisation, or in every organisation if the request names none",
+    "model.fetch": "at least the role editor in the organisation of the request, or in every organisation if the "
+    "request names no organisation",
     "model.list": _SEEN,
     "model.diff": _VIEWER,
     "model.delete": _EDITOR,
@@ -104,25 +113,30 @@ PERMISSIONS: Final = {
     "sink.retry": _ADMIN_ALL,
     "sink.discard": _ADMIN_ALL,
     "sink.rewind": _ADMIN_ALL,
-    "operator.add": "admin in the organisation of the role, or in every organisation if the request names none",
-    "operator.list": "any operator; the response has the operator and those of organisations in which the operator is admin",
-    "operator.show": "the operator itself, or admin in an organisation in which the operator has a role",
+    "operator.add": "the role admin in the organisation of the new role, or in every organisation if the request "
+    "names no organisation",
+    "operator.list": "any operator; the response has the calling operator, and the operators of organisations in which "
+    "the calling operator is admin",
+    "operator.show": "the operator that the request names, or the role admin in an organisation in which the named "
+    "operator has a role",
     "operator.set-password": _OWN_OR_MANAGES,
     "operator.link": _MANAGES,
     "operator.unlink": _MANAGES,
     "operator.disable": _MANAGES,
     "operator.enable": _MANAGES,
     "operator.delete": _MANAGES,
-    "operator.grant": "admin in the organisation; for `*`, in every organisation",
-    "operator.revoke": "admin in the organisation; for `*`, in every organisation",
+    "operator.grant": "the role admin in the organisation of the request; for the organisation `*`, in every organisation",
+    "operator.revoke": "the role admin in the organisation of the request; for the organisation `*`, in every organisation",
     "operator.token.add": _OWN_OR_MANAGES,
     "operator.token.list": _OWN_OR_MANAGES,
     "operator.token.revoke": _OWN_OR_MANAGES,
     "deletion.list": _SEEN,
-    "deletion.effect": "viewer in the organisation; for an operator, see `operator.show`",
+    "deletion.effect": "at least the role viewer in the organisation of the request; for the deletion of an operator, the "
+    "same permission as for `operator.show`",
     "config.plan": _RULES,
     "config.apply": _RULES,
-    "config.export": "viewer; operators are in the response only for an admin in every organisation",
+    "config.export": "at least the role viewer; the response has operators only if the calling operator is admin in every "
+    "organisation",
     "record.search": _SEEN,
     "audit.search": _SEEN,
     "audit.facets": _SEEN,
@@ -138,7 +152,7 @@ PERMISSIONS: Final = {
     "audit.verify": _SEEN,
     "audit.report": _VIEWER,
     "audit.report-key": _ANY,
-    "session.begin": "none",
+    "session.begin": "no permission, because the request signs in",
     "session.show": _ANY,
     "session.end": _ANY,
 }

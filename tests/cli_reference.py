@@ -23,9 +23,9 @@ _INTRODUCTION: Final = """\
 
 Graphward has two programs. `graphward-proxy` is the [proxy](../glossary.md#proxy). `graphward` is the server of the
 [control plane](../glossary.md#control-plane), and has a command for each task of an operator.
-In a clone of the repository, their names are `python -m proxy` and `python -m controlplane`.
+In a clone of the repository, the names of the programs are `python -m proxy` and `python -m controlplane`.
 
-Each command has `--help`. A command that prints a list or a record also takes these options:
+Each command has the option `--help`. A command that prints a list or a record also has the following options:
 
 | Option | Meaning |
 |---|---|
@@ -35,7 +35,7 @@ Each command has `--help`. A command that prints a list or a record also takes t
 | `--limit` | Number of rows per page. |
 | `--cursor` | Cursor that the previous page printed. The command prints the next page. |
 
-[Output of commands](terminal-output.md) describes tables, times and JSON.
+[Output of commands](terminal-output.md) describes the tables, times and JSON that commands print.
 
 ## Exit status
 
@@ -46,13 +46,13 @@ Each command has `--help`. A command that prints a list or a record also takes t
 | 2 | The command line, the settings or the input are invalid. |
 | 130 | Ctrl-C interrupted the command. |
 
-[Exit statuses](errors.md#exit-statuses) lists the commands that use a status for a result.
+[Exit statuses](errors.md#exit-statuses) lists the commands whose exit status says more about the result.
 
 """
 _PROXY: Final = """\
 ## graphward-proxy
 
-Start the proxy, or check its settings:
+`graphward-proxy` starts the proxy, or checks its settings:
 
 ```sh
 graphward-proxy --config FILE
@@ -66,7 +66,7 @@ graphward-proxy --config FILE --doctor [--json]
 _CONTROL_PLANE: Final = """
 ## graphward
 
-Start the control plane, or run an operator's command:
+`graphward` starts the control plane, or runs an operator's command:
 
 ```sh
 graphward --config FILE
@@ -74,8 +74,9 @@ graphward --config FILE COMMAND [ARGUMENTS]
 graphward --url URL --token-file FILE COMMAND [ARGUMENTS]
 ```
 
-With `--config`, a command opens the store in that settings file. With `--url`, it calls the admin API of a running control plane
-with an API token. Both print the same output. `proxies` is another name for the command `proxy`.
+With `--config`, a command opens the store that the settings file names. With `--url`, a command calls the admin API of a running
+control plane with an API token. The output of the command is the same in both cases. `proxies` is another name for the command
+`proxy`.
 
 | Option | Meaning |
 |---|---|
@@ -117,7 +118,8 @@ def _described(path: str, command: Any, parent: Any) -> Iterator[str]:
         yield from ("", "| Argument or option | Meaning |", "|---|---|", *rows)
     also = [each for each in (*_OUTPUT, *_PAGES) if any(each in param.opts for param in command.params)]
     if also:
-        yield from ("", f"Output options: {', '.join(f'`{each}`' for each in also)}.")
+        noun = "option" if len(also) == 1 else "options"
+        yield from ("", f"This command has the output {noun} {', '.join(f'`{each}`' for each in also)}.")
 
 
 def _rows(command: Any, context: Any, left_out: tuple[str, ...]) -> Iterator[str]:

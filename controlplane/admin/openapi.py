@@ -238,7 +238,7 @@ def _sessions(schemas: _Schemas) -> _Json:
         "get": {
             **common,
             "operationId": "session.show",
-            "summary": "Show the operator, and the CSRF token of the session.",
+            "summary": "Show the operator that is signed in, and the CSRF token of the session.",
             "responses": _responses(facts, ADMIN_CODES, schemas),
         },
         "delete": {
@@ -259,30 +259,33 @@ def _sessions(schemas: _Schemas) -> _Json:
 def _agent_api(schemas: _Schemas) -> dict[str, _Json]:
     audit = _signed(
         "audit",
-        "Store a batch of audit events. A batch id counts once.",
+        "Store a batch of audit events. The control plane accepts a batch id only once.",
         AuditAnswer,
         schemas,
         body=Batch,
         success=202,
     )
     sync = _signed(
-        "sync", "Return the organisations, applications and rulesets of the proxy.", SyncAnswer, schemas
+        "sync",
+        "Return the organisations, applications and rulesets of the proxy that signs.",
+        SyncAnswer,
+        schemas,
     )
     sync["parameters"] = [
         _parameter("If-None-Match", "header", _TEXT, False),
         _parameter(HELD_SCHEMAS_HEADER, "header", _TEXT, False),
     ]
-    sync["responses"]["304"] = {"description": "The version that If-None-Match names is the newest."}
+    sync["responses"]["304"] = {"description": "The rules version in If-None-Match is the newest version."}
     return {
         SYNC_PATH: {"get": sync},
         AUDIT_PATH: {"post": audit},
         HEARTBEAT_PATH: {
-            "post": _signed("heartbeat", "Report the state of the proxy.", Taken, schemas, body=Heartbeat)
+            "post": _signed("heartbeat", "Report the state of a proxy.", Taken, schemas, body=Heartbeat)
         },
         METRICS_PATH: {
             "post": _signed(
                 "metrics",
-                "Report the counters of the proxy for a window of time.",
+                "Report the counters of a proxy for a time window.",
                 Taken,
                 schemas,
                 body=Metrics,
