@@ -88,7 +88,10 @@ class Yesterday:
         self.verdicts: Counter[str] = Counter()  # verdicts of the stored events
 
     async def register(self, system: System) -> Registered:
-        """Write the whole past of the demo to the store. The control plane must not run during this call."""
+        """Write the whole past of the demo to the store.
+
+        The control plane must not run while the past is written.
+        """
         now_ms = time.time_ns() // 1_000_000
         clock = FakeClock(now_ms - 40 * DAY_MS)
         async with _beside_the_store(system.control_plane_config, clock) as context:
@@ -132,7 +135,7 @@ class _Past:
     async def add_rulesets(self) -> None:
         """Publish the first version of each ruleset.
 
-        One of these first versions allows more than the current text.
+        The first version of one of these rulesets allows more than the current text.
         """
         self._schemas = await self._add_schema()
         wider = _text(HR_RULES).replace("at_most: 100}", "at_most: 500}")

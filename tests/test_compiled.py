@@ -187,7 +187,7 @@ def jumps_out_of_a_clean_up(program: Program) -> Iterator[str]:
 
 
 def _jumps(node: ast.AST, *, leaves: bool) -> Iterator[int]:
-    """Yield the lines of jumps; `leaves` is True if a jump here leaves a clean-up inside the loop."""
+    """Yield the line of each `break` and `continue`; `leaves` is True inside a clean-up of the loop."""
     loop = isinstance(node, ast.For | ast.AsyncFor | ast.While)
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
@@ -252,7 +252,7 @@ def _names_in(annotation: ast.expr) -> Iterator[ast.expr]:
 def interpreted_classes_with_a_compiled_base(program: Program) -> Iterator[str]:
     """Yield interpreted classes of which no instance can be made, because a base class is compiled.
 
-    Making an instance raises TypeError: "interpreted classes cannot inherit from compiled".
+    Making an instance of such a class raises TypeError ("interpreted classes cannot inherit from compiled").
     """
     compiled = {
         f"{module.name}.{each.name}" for module in program.compiled_modules() for each in module.classes

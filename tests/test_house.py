@@ -152,7 +152,7 @@ def test_imports_point_down_the_house() -> None:
 
 
 def test_no_module_leads_back_to_itself() -> None:
-    """Imports that only type annotations need count too."""
+    """An import counts even if only type annotations need it."""
     graph: dict[str, set[str]] = {}
     for each in own_imports():
         if each.imported != each.importer:
@@ -273,7 +273,7 @@ AZURE: Final = {  # modules that import Azure's SDK, and are imported only if a 
 
 
 def test_few_modules_import_azures_sdk_and_no_program_imports_them_at_once() -> None:
-    """Every worker has the supervisor's imports, and most control planes have no vault."""
+    """Azure's SDK must be imported late, because every worker has the supervisor's imports."""
     assert {each.importer for each in imports() if _within(each.imported, "azure")} == AZURE
     at_once: dict[str, set[str]] = {}
     for each in own_imports():

@@ -1,4 +1,4 @@
-"""Tests that an address of a page before a page was split still leads to its subject.
+"""Tests that the old addresses of a docs page that was split still lead to their subject.
 
 `python -m tests.test_old_addresses` lists the addresses that lead nowhere.
 """

@@ -1,6 +1,6 @@
 """The job that makes notices from the operator log and from conditions, for webhooks to deliver.
 
-Each step may run twice, also in two control planes, because a notice has one id and is stored once.
+Each step of the job may run twice, also in two control planes, because a notice is stored only once.
 """
 
 from __future__ import annotations

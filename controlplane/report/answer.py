@@ -219,7 +219,7 @@ class Span:
     def place(self) -> str:
         """Return the last words of a statement: the organisation and the period.
 
-        If the report has several statements, the line above them states the period's start and end.
+        If the report has several statements, the line above them states the start and end of the period.
         """
         if self.classes > 1:
             return f"of {self.org} through Graphward in this period"

@@ -68,7 +68,10 @@ def header_fields(
 
 
 def apart(file: bytes) -> tuple[bytes, bytes] | None:
-    """Split a file that ends with its manifest into export and manifest. Return None for any other file."""
+    """Split a file that ends with its manifest into export and manifest.
+
+    Return None for a file without a manifest at its end.
+    """
     start = file.rfind(b"\n", 0, len(file) - 1) + 1
     try:
         ends_so = start > 0 and is_manifest(file[start:])

@@ -66,7 +66,7 @@ def key_pem(key: str) -> str:
 def read_key(text: str) -> str:
     """Return a public key, given as 64 hexadecimal digits or as PEM.
 
-    Raise NotVerified for any other text.
+    Raise NotVerified if the text is neither 64 hexadecimal digits nor PEM.
     """
     stripped = text.strip()
     if re.fullmatch(r"[0-9A-Fa-f]{64}", stripped):

@@ -201,7 +201,7 @@ def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]
 def _taking_each_method(places: list[_Place], methods: frozenset[str]) -> list[str]:
     """Return the rules that together match all of `methods`, or an empty list if they miss a method.
 
-    Each of the rules names its methods.
+    Each rule in `places` names its methods.
     """
     found: list[str] = []
     left = set(methods)
@@ -313,9 +313,9 @@ def _shared(one: Pattern, other: Pattern) -> str | None:
 def _without_version(ruleset: Ruleset) -> _Advice:
     """Warn about the first path that does not begin with a version.
 
-    Do not warn if no path has a version and the default verdict is `block`. In that case, the upstream may
-    use paths without a version. If the upstream uses versions, such rules match nothing, and nothing is
-    allowed by mistake.
+    Do not warn if no path has a version and the default verdict is `block`. An upstream may use paths without
+    a version. If the upstream's paths begin with a version, rules without one match nothing, and allow
+    nothing by mistake.
     """
     paths = [
         (("rules", index, "match", "path", at), path)

@@ -335,7 +335,7 @@ class Explainer:
         """Return the response rules that block before a response exists, with the rules tried before them.
 
         `Plan.decide` evaluates these response rules at the same time. Return nothing if no response rule
-        blocks so early.
+        blocks before a response exists.
         """
         report: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):

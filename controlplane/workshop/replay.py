@@ -100,7 +100,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def implied_by_body(self) -> Event | None:
-        """The event of the request that the body implied, if the implied request decided the verdict."""
+        """Return the event of a request that the body implied, if this request decided the verdict."""
         cause, _, request = (self.implied_request or "").partition(": ")
         if not request or is_cut(request) or cause[:1] == "$" or cause.endswith("@delta"):
             return None
@@ -133,8 +133,8 @@ class Event(msgspec.Struct, rename="camel", gc=False):
     def leaves_filter_to_rules(self) -> bool:
         """Return True if the event's filter can only be derived from the rules that evaluated the request.
 
-        The transforms of such an event name only the properties and items that were removed. An event without
-        `ruleIds` was written by an earlier release, and its transforms name the filter itself.
+        If an event has `ruleIds`, its transforms name only the properties and items that were removed. An
+        event without `ruleIds` was written by an earlier release, and its transforms name the filter itself.
         """
         return self.verdict == "filter" and self.rule_ids is not None
 
@@ -208,8 +208,8 @@ class Rules:
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the names of the filter that the rules with these ids form together.
 
-        Return None if the ruleset lacks a rule with one of the ids, or if none of the rules is a filter. In
-        both cases, another ruleset evaluated the event.
+        Return None if the ruleset lacks a rule with one of the ids, or if none of the rules is a filter. If
+        either is the case, another ruleset evaluated the event.
         """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
@@ -428,7 +428,7 @@ def _in_all(ways: Ways[T], possible: tuple[Outcome, ...]) -> Outcome | Unclear:
 def _response(event: Event) -> PartlyKnownResponse | None:
     """Return the upstream's response to the event's request, or a possible response for a blocked request.
 
-    Return None if the request failed at the upstream.
+    Return None if the upstream failed to respond to the request.
     """
     if event.upstream_status is not None:
         responded = event.reason in _RESPONDED

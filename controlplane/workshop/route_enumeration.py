@@ -66,7 +66,7 @@ class Route:
 
     `template` names the route for readers. Each of the `examples` uses the route. `place` is the property
     path to the thing in the response, if the thing is only a part of the response. `link` is a property of
-    the response that opens the thing.
+    the response, whose value is an address that opens the thing.
     """
 
     kind: RouteKind
@@ -191,7 +191,7 @@ class RouteEnumeration:
         return Route(RouteKind.OPERATION, template, (_example(method, prefix, segments, body),))
 
     def _returned(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the operations that return the thing or pass it on, each with one path."""
+        """Yield the operations that return the thing or pass it on, each with one path to call it."""
         model, graph = self._model, self._graph
         for operation, segments in graph.operations():
             if thing.kind is ThingKind.TYPE and graph.may_be(model.operation_returns(operation), thing.type):

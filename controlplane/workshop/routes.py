@@ -42,7 +42,7 @@ _SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example
 
 @dataclass(frozen=True, slots=True)
 class OpenRoute:
-    """A route on which the rule's verdict does not apply, with an example and the rule that decides."""
+    """A route to a thing that escapes the rule's verdict, with an example and the rule that decides."""
 
     kind: RouteKind
     template: str
@@ -81,7 +81,7 @@ class RuleRoutes:
 
 @dataclass(frozen=True, slots=True)
 class RoutesReport:
-    """The open routes of a ruleset.
+    """The routes to things that the rules of a ruleset leave open.
 
     `unknown` has the paths that the schema does not contain, by rule and position. `skipped` counts the rules
     that were not examined because the ruleset has too many routes.

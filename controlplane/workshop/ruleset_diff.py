@@ -48,7 +48,7 @@ def diff_rulesets(old: Ruleset, new: Ruleset) -> RulesetDiff:
 
 
 def _keys(old: Rule, new: Rule) -> tuple[str, ...]:
-    """Return the keys in which two versions of a rule differ, as the file spells them."""
+    """Return the keys in which two versions of a rule differ, in the spelling of the file."""
     pairs: dict[str, tuple[object, object]] = {
         key: (getattr(old, key), getattr(new, key)) for key in ("description", "when")
     }

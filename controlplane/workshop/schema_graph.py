@@ -199,7 +199,7 @@ class SchemaGraph:
                 yield row, (*(path.segments if many else path.item()), name)
 
     def has_derived(self, type_: int) -> bool:
-        """Return True if an object of this declared type can be of several types."""
+        """Return True if an object with this declared type can be of several types."""
         model = self.model
         return any(
             model.base_of(other) == type_ and model.type_flags(other) & ENTITY for other in range(model.types)

@@ -56,7 +56,7 @@ class Filter(NamedTuple):
 
 @dataclass(slots=True)
 class Options:
-    """The recorded queries of requests to one shape of a path."""
+    """The recorded queries of requests whose paths have the same shape."""
 
     counts: Counter[str] = field(default_factory=Counter)
     top: int = 0
@@ -74,7 +74,7 @@ class Options:
 
 @dataclass(slots=True)
 class Evidence:
-    """The recorded requests to one shape of a path, by one method or several that get the same rule."""
+    """The recorded requests whose paths have the same shape, by methods that get the same rule."""
 
     first: datetime | None = None  # None until a time is known
     last: datetime | None = None
@@ -167,7 +167,7 @@ def _in_one_list(transforms: Transforms) -> Transforms:
 
 @dataclass(slots=True)
 class Seen:
-    """The recorded requests to one shape of a path."""
+    """The recorded requests whose paths have the same shape."""
 
     ids: tuple[str, ...]  # ids of the first request
     several: list[bool]  # True for each id that had other values too
@@ -527,8 +527,8 @@ def _methods(seen: Iterable[str]) -> tuple[str, ...]:
 def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
     """Return one rule for the paths of a resource that get the same rule.
 
-    If the order matters, a fixed segment comes before a parameter at the same position, which also matches
-    it. Paths below a path come before the path itself, because its filter blocks paths of hidden properties.
+    If the order matters, a rule with a fixed segment comes before a rule with a parameter at that position. A
+    rule for paths below a path comes before the rule for the path itself, whose filter would block them.
     """
 
     def place(path: SuggestedPath) -> tuple[object, ...]:

@@ -231,7 +231,7 @@ class Scene:
         await until(lambda: self.connection.state is state)
 
     async def round_trip(self) -> None:
-        """Make the proxy process everything sent to it so far, because both ends share an event loop."""
+        """Make the proxy process all bytes sent to it so far, because both ends use the same event loop."""
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 

@@ -1005,7 +1005,7 @@ async def test_an_upstream_that_is_too_slow_is_504(tmp_path: Path) -> None:
 
 
 async def test_what_no_application_asked_counts_as_no_verdict(tmp_path: Path) -> None:
-    """Otherwise, clients without a token could cause or hide the alarm for blocked requests."""
+    """Clients without a token must not be able to cause or hide the alarm for blocked requests."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\n\r\n")
         values = proxy.context.counters.values

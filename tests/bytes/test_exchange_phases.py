@@ -1,4 +1,4 @@
-"""Tests of an exchange's phases: for each phase and event, how the exchange goes on or ends, and its record.
+"""Tests of an exchange's phases: for each phase and event, the next phase or the end, and the record.
 
 Each situation brings an exchange into a phase, on real sockets. Each test then applies one event to the
 exchange. The expected outcome states the client's response and the content of the audit event.
@@ -301,7 +301,7 @@ class Scene:
         await self.round_trip()
 
     async def round_trip(self) -> None:
-        """Make the proxy process everything sent to it so far, because all ends share an event loop."""
+        """Make the proxy process all bytes sent to it so far, because all ends use the same event loop."""
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 

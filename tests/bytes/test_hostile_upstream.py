@@ -236,8 +236,8 @@ async def test_a_response_cut_anywhere_is_never_taken_for_whole_and_its_event_sa
 ) -> None:
     """The test truncates the response after every byte, also within the head.
 
-    If only the end of the connection delimits a body, an orderly close completes the body (RFC 9112 §8). So
-    only a reset shows that such a body was truncated.
+    If only the end of the connection delimits a body, an orderly close completes the body (RFC 9112 §8). Only
+    a reset shows that a body without another delimiter was truncated.
     """
     whole = CUT_RESPONSES[framing]
     head = whole.index(b"\r\n\r\n") + 4
@@ -709,7 +709,7 @@ async def test_each_status_arrives_as_the_contract_s_table_says(tmp_path: Path) 
 async def test_a_post_finds_a_connection_though_all_that_may_be_open_have_waited_long(tmp_path: Path) -> None:
     """An idle connection may be closed already, so a request that cannot be repeated must not use it.
 
-    For such a request, a new connection has to replace an idle one.
+    A request that cannot be repeated needs a new connection, which replaces an idle connection.
     """
     both = asyncio.Barrier(2)
 

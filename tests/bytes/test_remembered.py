@@ -56,7 +56,7 @@ def nothing_remembered() -> Iterator[None]:
 
 @contextmanager
 def memory_free(*, uncut: bool = False) -> Iterator[None]:
-    """Run a test without remembered facts.
+    """Run a block of the test while the proxy's caches of header facts are empty.
 
     `uncut` means that every header value is part of the remembered spelling.
     """

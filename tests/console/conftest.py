@@ -138,7 +138,7 @@ def visiting(
     """Open a browser window of an operator.
 
     An operator who signed in in an earlier test stays signed in. A test that ends a session must therefore
-    sign in itself.
+    sign in by itself.
     """
     context = browser.new_context(
         storage_state=served.sessions.get(operator or ""),

@@ -98,7 +98,7 @@ class ProxyClient:
     ) -> Response:
         """Send a signed request to the control plane.
 
-        `headers` replaces the signing headers, and `data` replaces the body that is signed.
+        `headers` replaces the signing headers, and `data` replaces the signed body.
         """
         method = method or ("GET" if path == SYNC else "POST")
         sent = self.headers(body, timestamp) if headers is None else headers

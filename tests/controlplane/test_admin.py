@@ -64,7 +64,7 @@ async def browser(plane: Plane) -> AsyncIterator[Browser]:
 
 
 async def operator(plane: Plane, name: str, roles: Mapping[str, Role]) -> str:
-    """Create an operator with roles, given by the names of organisations.
+    """Create an operator whose roles are given by the names of organisations.
 
     Return an API token of the new operator.
     """
@@ -281,8 +281,7 @@ async def test_a_name_that_another_site_resolved_to_this_host_is_none_of_ours(
 ) -> None:
     """Test that the server refuses a foreign host name that resolves to the server's address.
 
-    If the name of evil.example resolves to 127.0.0.1, its page has the same origin as the console in the
-    browser.
+    If evil.example resolves to 127.0.0.1, a browser treats its page and the console as one origin.
     """
     for path in ("/login", "/admin/v1/openapi.json"):
         async with plane.session.get(plane.console_url + path, headers={"Host": host}) as response:
@@ -387,7 +386,7 @@ async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(
 async def test_a_sign_in_for_which_no_hash_is_made_does_not_count(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, a flood of such sign-ins would push real guesses out of the count."""
+    """A flood of such sign-ins must not push real guesses out of the count."""
     with monkeypatch.context() as patched:
         patched.setattr(gate, "_MOST_HASHES_WAITING", 0)
         assert {(await browser.sign_in("ada", "wrong")).status for _ in range(6)} == {503}

@@ -270,7 +270,7 @@ async def test_a_copy_of_a_renewal_gives_nobody_keys(plane: Plane) -> None:
 async def test_whoever_enrols_stays_a_stranger_and_keeps_no_connection(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, each request with a revoked token would use a connection of an unauthenticated client."""
+    """Requests with a revoked token must not use the connections of unauthenticated clients."""
     await plane.org("acme")
     made = await token(plane, name="leaked")
     proved = []

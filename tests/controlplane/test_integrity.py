@@ -399,7 +399,7 @@ async def test_tampering_is_named_after_a_purge(plane: Plane, aged: str, name: s
 
 
 async def test_an_event_made_old_is_not_purged(plane: Plane, org: str) -> None:
-    """Otherwise, an attacker with access to the store's file could let retention remove an event."""
+    """An attacker with access to the store's file must not be able to make retention remove an event."""
     plane.store.sign_links(chain_key(await open_vault(plane.settings.secrets, plane.store)))
 
     old = {"time": "2001-01-01T00:00:00.000Z"}

@@ -78,7 +78,7 @@ async def context(plane: Plane) -> AsyncIterator[OperationContext]:
 
 
 async def actor(context: OperationContext, name: str = "eve", **roles: Role) -> Actor:
-    """Return an actor with roles, by the names of organisations; `every` means all organisations."""
+    """Return an actor whose roles are given by organisation; `every` means all organisations."""
     ids = {org.name: org.org_id for org in await context.store.orgs()} | {"every": "*"}
     return Actor(name, {ids[org]: role for org, role in roles.items()})
 
@@ -249,7 +249,7 @@ async def test_a_viewer_reads_an_editor_changes_rules_an_admin_hands_out_secrets
 
 
 async def test_a_secret_is_replaced_by_one_of_those_who_saw_the_same(context: OperationContext) -> None:
-    """Otherwise, the second operator would end the secret that only the first operator has seen."""
+    """The second operator must not end the secret that only the first operator has seen."""
     once = apps.RotateSecret("own-app", grace_seconds=3600, expected=1)
     both = [apps.rotate_secret.perform(context, OWNER, once) for _ in range(2)]
     made, refused = await asyncio.gather(*both, return_exceptions=True)
@@ -387,7 +387,7 @@ async def test_a_name_that_would_be_mistaken_in_the_record_is_none(
 async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same(
     context: OperationContext, boss: str, namesake: str
 ) -> None:
-    """The store distinguishes the two names, so an admin of one organisation may add the second operator."""
+    """The store distinguishes two names that look equal, so an admin may add both operators."""
     await operators.add.perform(context, OWNER, operators.AddOperator(boss, PASSWORD, "admin", "*"))
     eve = await actor(context, "eve", acme="admin")
     await operators.add.perform(context, eve, operators.AddOperator(namesake, PASSWORD, "admin", "acme"))
@@ -713,7 +713,7 @@ async def test_the_record_shows_each_organisation_its_own_lines(context: Operati
 
 
 async def test_who_got_a_role_stands_in_the_record_of_its_organisation(context: OperationContext) -> None:
-    """Otherwise, an admin could create another admin whom the organisation's operators can't see."""
+    """An admin must not be able to create another admin whom the organisation's operators can't see."""
     ada, eve = await known(context, "ada", every="admin"), await known(context, "eve", acme="viewer")
     await perform(operators.add, context, ada, operators.AddOperator("abroad", None, "viewer", f"{MARK}-org"))
     own = operators.GrantRole("abroad", "acme", "admin")

@@ -358,7 +358,7 @@ async def test_who_searches_much_waits_for_himself(context: OperationContext) ->
 async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
     plane: Plane, proxy: ProxyClient, context: OperationContext
 ) -> None:
-    """A viewer could otherwise clear a finding with a false chain head, or cause a finding."""
+    """A viewer must not be able to clear or cause a finding with a false chain head."""
     (org,) = proxy.org_ids
     viewer = Actor("victor", {org: "viewer"})
     assert (await proxy.audit(batch("b1", org, [1, 2]))).status == 202
@@ -411,7 +411,7 @@ TIMES = (
 async def test_no_number_or_time_of_a_proxy_takes_a_page_from_anybody(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key of one organisation's proxy could otherwise break pages that list all proxies."""
+    """The key of one organisation's proxy must not be able to break pages that list all proxies."""
     # A store may have times beyond the years of UTC, because earlier releases accepted them.
     monkeypatch.setattr("controlplane.ingest.EARLIEST_MS", -(1 << 62))
     monkeypatch.setattr("controlplane.ingest.LATEST_MS", 1 << 62)

@@ -45,7 +45,7 @@ pytestmark = [
 def config() -> Iterator[Path]:
     """Write a settings file in a directory of the service's user.
 
-    Any user can reach the directory, unlike the directories of pytest.
+    Any user can reach the directory, unlike the directories that pytest makes.
     """
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     config = write_settings(directory)

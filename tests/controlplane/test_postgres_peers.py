@@ -97,7 +97,7 @@ async def test_who_stalls_leads_no_more(join: Join, monkeypatch: pytest.MonkeyPa
 async def test_the_server_looks_within_ten_seconds_if_a_host_vanished(
     postgres: PostgresServer, postgres_url: str, clock: FakeClock
 ) -> None:
-    """Otherwise, PostgreSQL keeps the sessions of a vanished host, with locks and slots, for two hours."""
+    """PostgreSQL must not keep the sessions of a vanished host, with locks and slots, for two hours."""
     store = await PostgresStore.open(postgres.url_over_tcp("migrated"), clock)
     peers = store.join()
     run = asyncio.create_task(peers.run(lambda: None))

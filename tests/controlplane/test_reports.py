@@ -110,7 +110,7 @@ async def test_a_report_is_bounded(proxy: ProxyClient, path: str, bound: int) ->
 
 
 async def test_a_proxy_that_reports_all_the_time_waits(plane: Plane, proxy: ProxyClient) -> None:
-    """Otherwise, one stolen key could fill the store and block the writes of all other proxies."""
+    """One stolen key must not be able to fill the store or to block the writes of other proxies."""
     sent = [(await proxy.send(HEARTBEAT, b"{}")).status for _ in range(61)]
     assert sent == [200] * 60 + [429]
     refused = await proxy.send(HEARTBEAT, b"{}")

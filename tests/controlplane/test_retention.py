@@ -74,7 +74,7 @@ async def test_an_event_is_kept_for_its_tier_after_it_was_received(plane: Plane,
 
 
 async def test_receipt_decides_for_an_event_from_the_future(plane: Plane, clock: FakeClock) -> None:
-    """Otherwise, the events of a proxy with a fast clock would be stored for ever."""
+    """A proxy with a fast clock must not cause its events to be stored for ever."""
     org = await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")
     ahead = [event(org, at, time=_days_from(clock, days)) for at, days in enumerate((1, 400, 200_000), 1)]
@@ -185,7 +185,7 @@ async def test_sessions_go_when_they_end_and_the_record_after_seven_years(
 
 
 async def test_positions_are_never_given_twice(plane: Plane, proxy: ProxyClient) -> None:
-    """Otherwise, the outbox would skip an event that arrived after a purge of the newest event."""
+    """The outbox must not skip an event that arrived after a purge of the newest event."""
     (org,) = proxy.org_ids
     await proxy.audit(batch("b1", org, [1, 2, 3]))
     assert await plane.store.purge_events(org, plane.clock.wall + 1, 10) == 3

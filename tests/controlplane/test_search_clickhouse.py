@@ -310,7 +310,7 @@ async def test_a_query_that_takes_too_long_is_ended_by_the_server(index: ClickHo
 
 
 async def test_times_that_can_not_be_true_share_one_partition(index: ClickHouseIndex) -> None:
-    """Otherwise, a hostile proxy could create a partition for every possible month."""
+    """A hostile proxy must not be able to create a partition for every possible month."""
     odd = [
         event(year, time=f"{year}-01-01T00:00:00Z", implausibleTime="future") for year in range(2101, 2400)
     ]

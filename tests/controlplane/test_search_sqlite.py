@@ -121,7 +121,7 @@ async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ticks(TimeLimit):
-        """A clock that moves one second at each call: for a part, and for four of its events."""
+        """A clock that moves one second each time that the search reads it."""
 
         def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:
             super().__init__(6, may_end, count().__next__)

@@ -251,7 +251,7 @@ async def test_signatures_are_compared_in_constant_time(
 
 
 def _is_signed(proxy: ProxyClient, sent: CIMultiDict[str], response: Response) -> bool:
-    """Return True if the response's signature proves that it is for this very request."""
+    """Return True if the response's signature proves that the response is for this very request."""
     signed = f"response.{sent['X-Hmac-Signature']}.".encode() + response.body
     expected = hmac.new(proxy.hmac_secret.encode(), signed, hashlib.sha256).hexdigest()
     return response.headers.get("X-Hmac-Signature") == expected
@@ -314,7 +314,7 @@ async def test_an_expired_a_limited_and_a_failed_batch_are_responded_signed_and_
 
 
 async def test_nothing_is_signed_for_a_request_that_was_not_verified(proxy: ProxyClient) -> None:
-    """Otherwise, a caller without the secret could get a signed response for a request of the proxy."""
+    """A caller without the secret must not get a signed response for a request of the proxy."""
     body = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
     good = proxy.headers(body)
     wrong = CIMultiDict({**good, "X-Hmac-Signature": "0" * 64})

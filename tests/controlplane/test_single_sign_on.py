@@ -263,7 +263,7 @@ async def test_a_provider_may_change_its_keys(console: Console) -> None:
 
 
 async def test_a_sign_in_ends_in_the_browser_that_began_it(console: Console) -> None:
-    """Otherwise, an attacker could sign a victim in under a false name, or use a victim's code."""
+    """An attacker must not be able to sign a victim in under a false name, or to use a victim's code."""
     back = await console.to_callback()
     victim = Browser(console.browser.session)
     assert (await victim.get(back))[0] == 401

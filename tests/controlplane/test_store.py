@@ -346,7 +346,7 @@ async def test_the_outbox_hands_out_no_more_than_memory_should_hold(plane: Plane
 async def test_a_store_without_its_master_key_starts_not_and_makes_none(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    """The restored store lacks its key, which was stored elsewhere: a new key would hide the loss."""
+    """The restored store lacks its master key, and a new key would hide that loss."""
     async with started(tmp_path, clock) as plane:
         await plane.org("acme")
         await plane.proxy("edge-1", "acme")

@@ -289,7 +289,7 @@ def _bytes(_: FakeGraph, request: Received, match: re.Match[str]) -> Response:
 
 
 def pattern_bytes(count: int) -> Iterator[bytes]:
-    """Yield `count` bytes without a period, so that a lost or repeated piece changes their digest."""
+    """Yield `count` bytes without a repeating pattern, so that a lost piece changes their digest."""
     block = b"".join(hashlib.sha256(str(each).encode()).digest() for each in range(2048))
     for start in range(0, count, len(block)):
         yield block[: min(len(block), count - start)]

@@ -37,7 +37,7 @@ ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 class FakeIdentityProvider(Fake):
     """Issuer of tokens to clients of one tenant: to one client, unless more are registered.
 
-    A test may change `mode` at any time.
+    A test may change the `mode` of the fake at any time.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class SignIns:
         return _json(200, {"sub": "person-1", **self.userinfo})
 
     def finish(self, form: dict[str, str], issuer: str, client_secret: str | None) -> Response:
-        """Exchange a code once, if the client has the verifier of its challenge (RFC 7636 section 4.6)."""
+        """Exchange an authorisation code for tokens once, if the client has the verifier (RFC 7636)."""
         if self.refusal is not None:
             return _json(*self.refusal)
         query = self._codes.pop(form.get("code", ""), None)

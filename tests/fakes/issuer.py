@@ -1,7 +1,7 @@
 """A fake issuer of workload tokens such as Kubernetes, GitHub or Entra.
 
 The fake issuer has a discovery document, keys that rotate, and tokens. The tests of the proxy, of the SDKs
-and of the agent share this fake.
+and of the agent share this fake issuer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class SigningKey:
             self.jwk["kid"] = key_id
 
     def sign(self, claims: dict[str, Any], *, algorithm: str | None = None, **header: Any) -> str:
-        """Return a signed JWT with these claims. A header member with the value None is left out."""
+        """Return a signed JWT with these claims.
+
+        A header member with the value None is left out of the token.
+        """
         algorithm = algorithm or self.algorithm
         fields = {"alg": algorithm, "typ": "JWT", "kid": self.key_id, **header}
         given = {name: value for name, value in fields.items() if value is not None}
@@ -63,7 +66,10 @@ class SigningKey:
 
 
 def claims_of(issuer: str, subject: str, audience: str, **changes: Any) -> dict[str, Any]:
-    """Return claims of a token that is valid for ten minutes. A claim with the value None is left out."""
+    """Return claims of a token that is valid for ten minutes.
+
+    A claim with the value None is left out of the token.
+    """
     now = int(time.time())
     claims = {
         "iss": issuer,

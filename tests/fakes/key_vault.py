@@ -108,7 +108,7 @@ class Version:
 class FakeKeyVault(Fake):
     """A fake vault with secret versions, which sends the challenge of a real vault.
 
-    A test may change `mode` at any time.
+    A test may change the `mode` of the fake at any time.
     """
 
     def __init__(self, identity: FakeManagedIdentity, *, tls: ServerCertificate) -> None:
@@ -124,8 +124,9 @@ class FakeKeyVault(Fake):
     def resource(self) -> str:
         """Return the Azure resource for which clients of the vault request tokens.
 
-        `0.0.1` is to `127.0.0.1` as `vault.azure.net` is to `contoso.vault.azure.net`. The SDK refuses a
-        challenge for any other resource, and `0.0.1` needs no name service.
+        The resource `0.0.1` matches the vault `127.0.0.1`, as `vault.azure.net` matches
+        `contoso.vault.azure.net`. The SDK refuses a challenge for any other resource, and `0.0.1` needs no
+        name service.
         """
         if self.name:
             return f"https://{self.name.partition('.')[2]}"

@@ -14,7 +14,7 @@ _LIBC: Final = ctypes.CDLL(None)  # loaded here: a child between fork and exec m
 def end_with_parent() -> None:
     """Let the kernel send SIGTERM to this process once its parent has ended: for `preexec_fn`.
 
-    A child in another session gets no signals of the terminal, and no process is left that could forward one.
+    A child in another session gets no signals of the terminal, and no other process would forward them.
     """
     parent = os.getppid()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

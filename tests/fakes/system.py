@@ -95,7 +95,7 @@ def _search_path(code: Path, environment: Mapping[str, str]) -> str:
 
 
 class System:
-    """The whole system, configured by these arguments.
+    """The whole system, configured by the arguments of the constructor.
 
     `applications` names each application's ruleset file; the environments override settings
     (`Audit__MaxBatchSize`). With `vault`, the client secret and the signing key are in a key vault, as in
@@ -104,7 +104,8 @@ class System:
 
     `register` writes the organisation and the applications to the store before the control plane starts.
     Without `register`, the command line adds the applications afterwards. With `console`, the control plane
-    serves the console at `console_url`. The servers of the system have certificates for `names`.
+    serves the console at `console_url`. The servers of the system have certificates for the host names in
+    `names`.
     """
 
     def __init__(

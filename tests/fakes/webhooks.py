@@ -29,7 +29,10 @@ class Call:
 
 @dataclass
 class Answer:
-    """The receiver's response to its next requests. After this response, the receiver responds 204 again."""
+    """The receiver's response to its next requests.
+
+    After this response, the fake receiver responds 204 again.
+    """
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()

@@ -368,7 +368,7 @@ class Load:
 async def status_becomes(client: Client, target: str, status: int) -> None:
     """Send requests on one connection until the response has the status.
 
-    The interval is a second, and its jitter only shortens it.
+    The sync interval in these tests is one second, and its jitter only makes it shorter.
     """
     async with asyncio.timeout(10):
         while (await client.get(target)).status != status:  # noqa: ASYNC110

@@ -1,6 +1,6 @@
 """Tests of delivery from the journal to the control plane: the effect of each response on a batch.
 
-The delivery of one organisation's events never delays another organisation.
+The delivery of one organisation's events never delays the events of another organisation.
 """
 
 from __future__ import annotations

@@ -614,7 +614,7 @@ async def test_what_can_not_be_written_is_stopped_all_the_same(
 async def test_a_mark_that_can_not_be_read_keeps_no_stop_away(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The agent refuses rules if its stored `generatedAt` is unreadable, because they may be old."""
+    """The agent refuses rules if its stored `generatedAt` is unreadable, because the rules may be old."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()

@@ -137,7 +137,7 @@ async def test_the_same_response_again_and_again_is_one_line_of_the_log(tmp_path
 
 
 async def test_a_signed_refusal_under_another_status_is_no_acceptance(tmp_path: Path) -> None:
-    """The signature of a response covers neither its status line nor the path of the request."""
+    """The signature of a response covers neither the response's status line nor the path of the request."""
     async with with_between(tmp_path, "Audit__IngestionUrl") as (system, between):
         between.redirects, between.relabels = {"audit": "metrics"}, {400: 202}
         async with client_of(system):
@@ -226,7 +226,7 @@ def compressed(response: web.Response) -> web.Response:
 
 
 async def test_what_a_gateway_changes_in_the_control_planes_responses(tmp_path: Path) -> None:
-    """The signature of a response stays valid only if nobody changes its body and signature fields."""
+    """The signature of a response stays valid only if nobody changes its body and signature."""
     async with with_between(tmp_path, "Audit__IngestionUrl", "RuleSync__SaasBaseUrl") as (system, between):
         for number, (name, (change, words)) in enumerate(CHANGED.items()):
             between.changes = dict.fromkeys(("audit", "heartbeat", "metrics", "sync"), change)

@@ -120,7 +120,7 @@ Listen = "0.0.0.0:0"
 
 @pytest.fixture
 def nobodys_directory() -> Iterator[Path]:
-    """Return a directory that any user can reach, unlike pytest's own."""
+    """Yield a directory that any user can reach, unlike the directories that pytest makes."""
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     (directory / "proxy.toml").write_text(PROXY, "utf-8")
     (directory / "key").write_text("the-api-key", "utf-8")

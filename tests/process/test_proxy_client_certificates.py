@@ -42,7 +42,7 @@ class Application:
         return httpx.post(f"{self._base}/proxy/token", data=form, verify=self._context)
 
     def gets_token(self) -> bool:
-        """Return the token, or False while the proxy refuses the TLS handshake."""
+        """Request a token, and return the token, or False while the proxy refuses the TLS handshake."""
         try:
             return self.ask_for_token().status_code == 200
         except httpx.TransportError:

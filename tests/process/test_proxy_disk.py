@@ -133,7 +133,7 @@ def audit_detail(system: System) -> str:
 
 
 async def test_a_disk_that_does_not_response_silences_neither_heartbeat_nor_readiness(tmp_path: Path) -> None:
-    """The test opens a FIFO, which blocks like a disk that does not respond."""
+    """The test replaces a file with a FIFO, whose opening blocks like a disk that does not respond."""
     async with whole_system(tmp_path) as system, client_of(system) as client:
         assert (await client.get("/v1.0/echo/1")).status == 200
         await until(lambda: stored_paths(system) >= {"/v1.0/echo/1"})

@@ -78,7 +78,7 @@ SIGNING_KEY: Final = "doctor~signing~key~of~forty~characters~9f3"
 
 @dataclass
 class Patient:
-    """The settings of a proxy among fakes that fail only when a test makes them fail."""
+    """The settings of a proxy among fakes, which fail only if a test makes them fail."""
 
     directory: Path
     values: dict[str, object]
@@ -339,7 +339,7 @@ async def with_certificate(
     days: float,
     names: tuple[str, ...] = LOCAL_NAMES,
 ) -> dict[str, str]:
-    """Return the doctor's finding for an upstream with such a certificate."""
+    """Return the doctor's finding for an upstream whose certificate has these names and lifetime."""
     tls = authority.server("upstream", names, days=days)
     upstream = await stack.enter_async_context(FakeGraph(tls=tls))
     until_ready.values["upstream"] = upstream.base_url
@@ -562,7 +562,7 @@ sys.exit(main(doctor))
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """Return a directory that any user can reach, unlike pytest's own."""
+    """Return a directory that any user can reach, unlike the directories that pytest makes."""
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     directory.chmod(0o755)
     yield directory

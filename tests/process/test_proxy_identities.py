@@ -34,7 +34,7 @@ class Several:
     reloads: int = 0
 
     def reload(self, *tables: str) -> None:
-        """Activate the first settings together with these additional tables."""
+        """Reload the proxy with its first settings and these additional tables."""
         self.begin_reload(*tables)
         self.end_reload()
 

@@ -286,7 +286,7 @@ sys.exit(proxy.__main__.main(["--config", sys.argv[3]]))
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """Return a directory that any user can reach, unlike pytest's own."""
+    """Return a directory that any user can reach, unlike the directories that pytest makes."""
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     directory.chmod(0o777)
     yield directory

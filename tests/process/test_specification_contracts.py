@@ -698,7 +698,7 @@ def test_past_max_staleness_traffic_is_refused_with_503(
 ) -> None:
     """The proxy refuses traffic with 503 `notReady` after `MaxStalenessSeconds` without a good sync.
 
-    Until that limit, or if no limit is set, the last good rules apply.
+    Until `MaxStalenessSeconds` have passed, or if it is not set, the last good rules apply.
     """
     control = scripted.control
     control.sync_body = rules("/v1.0/users", "2026-11-23T00:00:00.000Z")
@@ -967,7 +967,7 @@ def test_a_transform_acts_on_2xx_responses(live: Live) -> None:
 def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -> None:
     """A request whose path names a hidden property itself is blocked by the rule that hides the property.
 
-    The rule blocks such a path with or without /$value.
+    A rule that hides a property blocks the property's path with or without /$value.
     """
     assert evaluated(live, f"/v1.0/hidden/ada/{path}") == "hide"
 

@@ -239,7 +239,7 @@ def test_a_tenant_is_any_first_segment_but_three(live: Live, tenant: str) -> Non
 def test_discovery_documents(live: Live, tenant: str, path: str) -> None:
     """Discovery documents have token_endpoint, authorization_endpoint, issuer and jwks_uri.
 
-    The issuer in a discovery document has the authority's scheme, host and port.
+    The issuer in a discovery document has the scheme, host and port of the authority.
     """
     reply = live.send("GET", f"{path}/.well-known/openid-configuration")
     assert reply.status == 200
@@ -440,7 +440,7 @@ def test_any_method_the_upstream_supports(live: Live, method: str) -> None:
 
 
 def test_a_body_in_chunks_arrives_whole(live: Live) -> None:
-    """The framing of a body may change if HTTP requires it, but its bytes do not change."""
+    """HTTP may require another framing of a body, but the bytes of the body do not change."""
     id_field = new_id()
     parts = [bytes([each]) * (each * 37 + 1) for each in range(200)]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in parts) + b"0\r\n\r\n"

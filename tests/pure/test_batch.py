@@ -224,7 +224,7 @@ def test_what_is_no_batch_or_can_be_read_in_two_ways_is_refused(body: bytes) -> 
     ["$1/messages", "/$1", "%241/messages", "/%2524a", "./$1", "/x/../$1", "$metadata", "\uff041/messages"],
 )
 def test_no_part_refers_to_what_another_is_about(url: str) -> None:
-    """OData 4.01 allows references between sub-requests, but rules would evaluate a wrong path."""
+    """OData 4.01 allows references between sub-requests, but rules would evaluate the wrong path."""
     with pytest.raises(MalformedBatch, match=r"refers to another request|a `url`"):
         parsed(batch(get("/users/ada"), get(url, id="2", dependsOn=["1"])))
 

@@ -636,7 +636,7 @@ def test_a_query_within_the_path_is_refused_before_anything_is_evaluated(mark: s
 
 @pytest.mark.parametrize("ligature", [LIGATURE, LIGATURE.replace("%", "%25"), "%E3%8C%96"])
 def test_a_query_of_many_characters_that_stand_for_several_is_refused(ligature: str) -> None:
-    """Each condition on the query would fold such a query, in some 3 us for each character."""
+    """Each condition on the query would fold a query of such characters, in some 3 us for each character."""
     assert canonicalise("/v1.0/users?$search=" + ligature * MAX_LIGATURES).options
     with pytest.raises(MalformedTarget, match="stand for several"):
         canonicalise("/v1.0/users?$search=" + ligature * (MAX_LIGATURES + 1))

@@ -237,7 +237,7 @@ def test_a_block_for_an_option_holds_for_every_spelling_of_its_name(name: str) -
     ],
 )
 def test_an_option_that_only_looks_like_another_is_not_there(query: str, expected: str) -> None:
-    """Graph ignores `%24expand` as a custom option; it may trim spaces around an option or keep them."""
+    """Graph ignores the custom option `%24expand`; a server may remove spaces around an option's name."""
     rules = """
 - {id: plain, match: {path: [/v1.0/users]}, conditions: [{query: $expand, exists: false}], verdict: allow}
 """

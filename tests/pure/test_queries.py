@@ -210,7 +210,7 @@ class TestStrings:
 
 
 class TestWordsOfTheLanguage:
-    """Tests of a property with the name of an operator, a function or a literal: its position decides."""
+    """Tests of a property with the name of an operator, a function or a literal: the position decides."""
 
     @pytest.mark.parametrize(
         ("word", "query"),

@@ -163,7 +163,7 @@ STRIPPED: Final = ("strip:mobilePhone", "strip:manager.mail")
 
 
 def test_what_was_always_filtered_stays_filtered() -> None:
-    """Rules below a filtered path come first, because its filter would read the segment as a property."""
+    """Rules below a filtered path come first, because the filter would read the segment as a property."""
     found = seen_filtered(
         ("/v1.0/users/7", STRIPPED),
         ("/v1.0/users/8?$select=id", STRIPPED[::-1]),
@@ -454,7 +454,7 @@ def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> No
 
 
 def _hides(transforms: Transforms, name: str, names: Sequence[str]) -> bool:
-    """Return whether a property that was removed, as `name` says, stays removed."""
+    """Return whether a property that was removed from the response stays removed."""
     kind, _, path = name.partition(":")
     if kind == "strip":
         if transforms.allow is None:

@@ -49,7 +49,7 @@ _served: dict[str, str] = {}  # Markdown of each page, by its place in the site
 
 
 def repository_path(uri: str) -> str:
-    """Return the repository path of a page of the documentation site."""
+    """Return the path in the repository of a page of the documentation site."""
     return _REPOSITORY_PATHS.get(uri, f"docs/{uri}")
 
 
