@@ -43,8 +43,8 @@ search:
 <!-- `python -m tests.api_reference` writes this page. -->
 
 The [control plane](../glossary.md#control-plane) has two HTTP APIs, the admin API and the agent API. This page lists each
-operation of both APIs. [openapi.json](../openapi.json) describes the same operations in OpenAPI 3.1. A running control plane serves
-this OpenAPI description at `GET /admin/v1/openapi.json`.
+operation of the two APIs of the control plane. [openapi.json](../openapi.json) describes all operations of the control plane in
+OpenAPI 3.1. A running control plane serves this OpenAPI description at `GET /admin/v1/openapi.json`.
 
 | API | Path | For | Listener | Authentication |
 |---|---|---|---|---|
@@ -103,17 +103,17 @@ def _operation(method: str, path: str, operation: _Json) -> Iterator[str]:
     yield f"{operation['summary']}\n"
     yield f"```http\n{method} {path}\n```\n"
     if name in PERMISSIONS:
-        yield f"- **Permission:** {PERMISSIONS[name]}"
+        yield f"- **Permission for `{name}`:** {PERMISSIONS[name]}"
     else:
-        yield f"- **Authentication:** {_authentication(operation)}"
-    yield f"- **Response:** {_responses(operation)}"
+        yield f"- **Authentication of `{name}`:** {_authentication(operation)}"
+    yield f"- **Response of `{name}`:** {_responses(operation)}"
     codes = [
         f"{status} `{code}`"
         for status, response in operation["responses"].items()
         if status >= "400"
         for code in response["description"].split(", ")
     ]
-    yield f"- **Errors:** {', '.join(codes)}\n" if _is_special(name) else ""
+    yield f"- **Errors of `{name}`:** {', '.join(codes)}\n" if _is_special(name) else ""
     rows = [*_parameters(name, operation), *_body(name, operation)]
     if rows:
         yield "| Member | In | Type | Required | Meaning |\n|---|---|---|---|---|"

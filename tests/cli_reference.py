@@ -75,8 +75,8 @@ graphward --url URL --token-file FILE COMMAND [ARGUMENTS]
 ```
 
 With `--config`, a command opens the store that the settings file names. With `--url`, a command calls the admin API of a running
-control plane with an API token. The output of the command is the same in both cases. `proxies` is another name for the command
-`proxy`.
+control plane with an API token. The output of a command is the same with `--config` and with `--url`. `proxies` is another name
+for the command `proxy`.
 
 | Option | Meaning |
 |---|---|
@@ -119,7 +119,10 @@ def _described(path: str, command: Any, parent: Any) -> Iterator[str]:
     also = [each for each in (*_OUTPUT, *_PAGES) if any(each in param.opts for param in command.params)]
     if also:
         noun = "option" if len(also) == 1 else "options"
-        yield from ("", f"This command has the output {noun} {', '.join(f'`{each}`' for each in also)}.")
+        yield from (
+            "",
+            f"`{PROGRAM} {path}` has the output {noun} {', '.join(f'`{each}`' for each in also)}.",
+        )
 
 
 def _rows(command: Any, context: Any, left_out: tuple[str, ...]) -> Iterator[str]:

@@ -37,8 +37,9 @@ RESPONSES: Final = {
         ("invalidToken",),
     ),
     "policyBlocked": Text(
-        "A rule of the application's ruleset blocks the request. `ruleId` in the response "
-        "names the rule. If `ruleId` is `default`, no rule matched the request.",
+        "A rule of the application's ruleset blocks the request. The member `ruleId` of the "
+        "response names the rule that blocked the request. If `ruleId` is `default`, no rule "
+        "matched the request.",
         "Do not send the request again, because the response stays the same until the rules "
         "change. The operator finds the rule by `ruleset explain --event ID`, and [tries a "
         "change of the rule](../how-to/try-rules.md) before publishing it.",
@@ -61,15 +62,15 @@ RESPONSES: Final = {
     ),
     "methodNotAllowed": Text(
         "The proxy does not serve the method of the request, such as CONNECT, or the token "
-        "endpoint received a method other than POST. The header `Allow` lists the methods "
-        "that are served.",
+        "endpoint received a method other than POST. The header `Allow` of the response "
+        "lists the methods that are served.",
         "Use one of the methods in the header `Allow` of the response.",
         ("unsupported", "malformedRequest"),
     ),
     "requestTimeout": Text(
         "The header section or the body of the request arrived too slowly.",
         "Send the request faster. `Proxy.HeadTimeoutSeconds` and "
-        "`Proxy.MinBodyBytesPerSecond` set the limits.",
+        "`Proxy.MinBodyBytesPerSecond` set the limits for the speed of a request.",
         ("requestTimeout",),
     ),
     "payloadTooLarge": Text(
@@ -94,7 +95,7 @@ RESPONSES: Final = {
     "headersTooLarge": Text(
         "The header section of the request, or of a sub-request, has too many bytes or fields.",
         "Send fewer or shorter header fields. `Proxy.MaxHeaderBytes` and "
-        "`Proxy.MaxHeaderCount` set the limits.",
+        "`Proxy.MaxHeaderCount` set the limits for the header section.",
         ("headersTooLarge",),
     ),
     "upstreamError": Text(
@@ -126,7 +127,7 @@ RESPONSES: Final = {
     "notReady": Text(
         "The proxy cannot serve the request now. The proxy has no rules, no upstream token, "
         "no signing key or no space for audit events, or its load is over a limit. The error "
-        "message of the 503 names the cause.",
+        "message of the 503 response names the cause.",
         "Send the request again after `Retry-After` seconds, as SDKs do. If the error lasts, "
         "the operator reads `/readyz` and the log of the proxy, and runs `--doctor`.",
         ("notReady", "credentialUnavailable", "overloaded"),
@@ -154,13 +155,12 @@ OAUTH: Final = {
     ),
     ("invalid_client", 401): Text(
         "The client id or the credential is wrong, or the application is disabled. The "
-        "response does not distinguish these causes, so that a caller cannot guess client "
-        "ids.",
+        "response is the same for all causes, so that a caller cannot guess client ids.",
         "The operator finds the audit event by the `trace_id` of the response. The field "
         "`credentialProblem` of the event names the cause. [Credential "
-        "problems](#credential-problems) explains its values. The command `app show` prints "
-        "the state of the application. A token request with an unknown client id leaves no "
-        "audit event, but a line in the proxy's log.",
+        "problems](#credential-problems) explains the values of `credentialProblem`. The "
+        "command `app show` prints the state of the application. A token request with an "
+        "unknown client id leaves no audit event, but a line in the proxy's log.",
         ("tokenRefused", "assertionRefused", "certificateRefused"),
     ),
     ("emergency_stop", 403): Text(
@@ -202,8 +202,9 @@ REASONS: Final = {
     "certificateRefused": "Look up the event's `credentialProblem` in "
     "[credential problems](#credential-problems).",
     "tooManyFailures": "Find the client that sends wrong credentials by the field `clientIp` of the events. "
-    "The proxy counts wrong credentials for one minute. In this minute, the proxy still "
-    "accepts a secret that was right before, from another address.",
+    "The proxy counts wrong credentials for one minute. Even after too many failures, "
+    "the proxy accepts a secret that was right before if the secret comes from another "
+    "address.",
     "invalidToken": "The application must request a new proxy token. If the reason repeats for one "
     "application, check that the application is enabled and that its secret was not "
     "replaced.",
@@ -235,7 +236,7 @@ REASONS: Final = {
     "request is expensive, narrow the query.",
     "upstreamProtocol": "Check `Upstream.BaseUrl` and every device on the path to the upstream.",
     "upstreamAborted": "Send the request again, because the application received a truncated response.",
-    "filterFailed": "The error [filterFailed](#filterfailed-502) explains what to do.",
+    "filterFailed": "Follow the advice for the error [filterFailed](#filterfailed-502).",
     "clientAborted": "Check the timeouts of the application. If a worker of the proxy hangs, the proxy's "
     "log names the worker.",
     "dependencyFailed": "Look for the first refusal among the events with the same `parentRequestId`.",
@@ -252,7 +253,7 @@ PROBLEMS: Final = {
     "downloaded the issuer's new keys.",
     "signature": "Check that the private key that signs the assertion belongs to the registered certificate.",
     "notYetValid": "Correct the clock of the application or of the proxy. `Callers.ClockSkewSeconds` is "
-    "the accepted difference between the two clocks.",
+    "the accepted difference between the clocks of the application and the proxy.",
     "expired": "Use a new assertion for each token request, or replace the certificate.",
     "lifetime": "Give the assertion an `exp` a few minutes after its start. An assertion may be "
     "valid for 1 h, or for 25 h with a federated credential.",
@@ -278,12 +279,12 @@ API: Final = {
     ),
     "unauthenticated": Text(
         "The request has no API token and no session, or its token or session is unknown or has ended.",
-        "Sign in again, or send `Authorization: Bearer TOKEN` with a valid API token.",
+        "Sign in again, or send a valid API token as the bearer token in the header `Authorization`.",
     ),
     "forbidden": Text(
         "The operator's role does not allow the operation, or the request lacks the "
-        "session's CSRF token. A proxy receives this error if it renews its keys but an "
-        "operator manages them.",
+        "session's CSRF token. A proxy receives the error `forbidden` if it renews its keys "
+        "but an operator manages these keys.",
         "Use an operator with the role that the error message names. A request of a browser "
         "session must send the header `X-CSRF-Token`.",
     ),
@@ -332,15 +333,16 @@ API: Final = {
     ),
     "requestTimeout": Text(
         "The request body did not arrive within `ControlPlane.BodyTimeoutSeconds`.",
-        "Check the network between the client and the control plane. A proxy sends the "
-        "request again on its own.",
+        "Check the network between the client and the control plane. A proxy sends a request "
+        "that timed out again on its own.",
     ),
     "payloadTooLarge": Text(
-        "The request body is over the size limit that the error message names.", "Send less data in one request."
+        "The request body is over the size limit that the error message names.",
+        "Send less data in one request.",
     ),
     "invalidPayload": Text(
         "The request body does not have the form that the endpoint expects. The error "
-        "message names the faulty member.",
+        "message names the faulty member of the body.",
         "The proxy moves a batch that gets this error to `rejected/`, together with the "
         "response. Correct the cause of the error, then [send the batch "
         "again](../how-to/missing-events.md).",

@@ -25,8 +25,8 @@ _INTRODUCTION: Final = """\
 
 <!-- `python -m tests.errors_reference` writes this page. -->
 
-This page lists every error code, every reason and every exit status of Graphward. This table shows
-the section for the code that you have:
+This page lists every error code, every reason and every exit status of Graphward. The table below shows which section of this
+page describes your code:
 
 | You have | Section |
 |---|---|
@@ -51,7 +51,7 @@ An error response that the proxy makes itself has the shape of an error of Micro
 
 - The message of each error except `itemNotFound` begins with `Graphward`.
 - `request-id` is the id of the [audit event](../glossary.md#audit-event). The command `audit event ID` and the console's search
-  find the event by this id.
+  find an event by its `request-id`.
 - The proxy forwards error responses from the [upstream](../glossary.md#upstream). By default, the proxy replaces a 5xx status
   other than 503 and 504 by 502 `upstreamError`.
 
@@ -59,9 +59,10 @@ An error response that the proxy makes itself has the shape of an error of Micro
 _TOKENS: Final = """\
 ## Responses of the token endpoint
 
-An error of the token endpoint has the members that RFC 6749 defines, as in `{"error": "invalid_client", "error_description": "…"}`.
-Its member `trace_id` is the id of the audit event, which identity libraries print. A token request with a body over 64 KiB gets
-[payloadTooLarge](#payloadtoolarge-413). A token request gets [notReady](#notready-503) if the proxy is not ready.
+An error of the token endpoint has the members that RFC 6749 defines, as in `{"error": "invalid_client", "error_description":
+"…"}`. The member `trace_id` of a token error is the id of the audit event. Identity libraries print this id. A token request with
+a body over 64 KiB gets [payloadTooLarge](#payloadtoolarge-413). A token request gets [notReady](#notready-503) if the proxy is
+not ready.
 
 """
 _REASONS: Final = """\
@@ -73,10 +74,10 @@ The field `reason` of an [audit event](../glossary.md#audit-event) gives the cau
 _PROBLEMS: Final = """\
 ## Credential problems
 
-The field `credentialProblem` of an audit event gives the reason for which the proxy refused a credential. The client
-receives only [invalid_client](#invalid_client-401) with a general description. For the problem `binding`, the client receives
-[InvalidAuthenticationToken](#invalidauthenticationtoken-401). The proxy reports a credential as `ended` for two weeks after its end.
-After these two weeks, or if the credential was removed, the proxy reports an unknown credential.
+The field `credentialProblem` of an audit event gives the reason for which the proxy refused a credential. The client receives
+only [invalid_client](#invalid_client-401) with a general description. For the problem `binding`, the client receives
+[InvalidAuthenticationToken](#invalidauthenticationtoken-401). The proxy reports a credential as `ended` for two weeks after its
+end. Two weeks after the end of a credential, or if the credential was removed, the proxy reports an unknown credential.
 
 """
 _API: Final = """\
@@ -90,8 +91,8 @@ header `Retry-After`.
 _EXITS: Final = """\
 ## Exit statuses
 
-Each command of Graphward ends with one of the exit statuses in this table. The statuses of the proxy are those of
-`python -m proxy` and `graphward-proxy`.
+Each command of Graphward ends with one of the exit statuses in this table. The exit statuses of the proxy are those of `python -m
+proxy` and `graphward-proxy`.
 
 | Status | Program or command | Meaning |
 |---|---|---|
@@ -122,13 +123,16 @@ def page_as_it_should_be() -> str:
 
 
 def _response(title: str, text: Text) -> str:
-    return _entry(title, text.meaning, text.action, _links(text.reasons))
+    code = title.partition(" ")[0]
+    return _entry(
+        title, text.meaning, text.action, f"- **Reasons in audit events of `{code}`:** {_links(text.reasons)}"
+    )
 
 
-def _entry(title: str, meaning: str, action: str, reasons: str = "") -> str:
+def _entry(title: str, meaning: str, action: str, more: str = "") -> str:
     lines = [f"### {title}\n", meaning, "", f"- **What to do:** {action}"]
-    if reasons:
-        lines.append(f"- **Possible `reason` of the audit event:** {reasons}")
+    if more:
+        lines.append(more)
     return "\n".join(lines) + "\n\n"
 
 
@@ -151,7 +155,7 @@ def _reason(code: str) -> str:
         _sentence(REASONS[code]),
         "",
         f"- **What to do:** {error_texts.REASONS[code]}",
-        f"- **Response to the client:** {response}",
+        f"- **Response to a request with the reason `{code}`:** {response}",
     ]
     return "\n".join(lines) + "\n\n"
 
@@ -173,7 +177,10 @@ def _api_entry(code: str) -> str:
     title = f"{code} ({API_STATUS_OF[code]})" + (" of the control plane" if code in STATUS_OF else "")
     served = [name for name, codes in _SERVED_BY.items() if code in codes]
     entry = _entry(title, error_texts.API[code].meaning, error_texts.API[code].action)
-    return entry[:-1] + f"- **APIs with this error:** {', '.join(served) or 'all APIs of the control plane'}\n\n"
+    return (
+        entry[:-1]
+        + f"- **APIs that return `{code}`:** {', '.join(served) or 'all APIs of the control plane'}\n\n"
+    )
 
 
 if __name__ == "__main__":

@@ -44,8 +44,9 @@ _INTRODUCTION: Final = """\
 
 <!-- `python -m tests.metrics_reference` writes this page. -->
 
-The proxy and the control plane serve metrics in the Prometheus text format at `/metrics`. This page lists all
-metrics of both programs. [Monitor](../how-to/monitor.md) says which metrics to watch, and [Alerts](../how-to/alerts.md) has alert rules and a dashboard.
+The proxy and the control plane serve metrics in the Prometheus text format at `/metrics`. This page lists all metrics of the
+proxy and the control plane. [Monitor](../how-to/monitor.md) says which metrics to watch, and [Alerts](../how-to/alerts.md) has
+alert rules and a dashboard.
 
 | Program | Address | Setting |
 |---|---|---|
@@ -74,10 +75,11 @@ Each counter in this table grows when a request or a connection reaches a [limit
 _CONTROL_PLANE: Final = """\
 ## Metrics of the control plane
 
-If several control planes share a store, each control plane serves the metrics of the whole store. Only the leader of these control
-planes serves the metrics of sinks and `graphward_controlplane_index_lag_events`. The metrics name at most 1000 proxies. Proxies with
-lost events come first, then the proxies that have been silent longest. `graphward_controlplane_proxy_last_seen_timestamp_seconds`
-names only enabled proxies that have not ended. The metrics of an enrolment token end when the token expires or is revoked.
+If several control planes share a store, each control plane serves the metrics of the whole store. Among several control planes,
+only the leader serves the metrics of sinks and `graphward_controlplane_index_lag_events`. The metrics name at most 1000 proxies.
+If there are more proxies, the metrics name proxies with lost events first, then the proxies that have been silent longest.
+`graphward_controlplane_proxy_last_seen_timestamp_seconds` names only enabled proxies that have not ended. The metrics of an
+enrolment token end when the token expires or is revoked.
 
 """
 _LABEL_TABLE: Final = """\

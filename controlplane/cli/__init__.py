@@ -73,7 +73,7 @@ cli.add_typer(sink.app, name="sink", help="Sinks: destinations that audit events
 cli.add_typer(apply.app)
 cli.add_typer(doctor.app)
 cli.add_typer(
-    store.app, name="store", help="Store: create a new one after a loss, or copy one to PostgreSQL."
+    store.app, name="store", help="Store: create a new store after a loss, or copy a store to PostgreSQL."
 )
 cli.add_typer(operator.app, name="operator", help="Operators: sign-in, roles and API tokens.")
 cli.add_typer(operator_log.app, name="record", help="Operator log: the actions of operators.")

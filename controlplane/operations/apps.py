@@ -281,7 +281,7 @@ async def bind(context: OperationContext, actor: Actor, request: BindApp) -> Bou
 
 @operation("app.shadow", "PUT", "/apps/{app}/shadow")
 async def shadow(context: OperationContext, actor: Actor, request: SetShadow) -> AppFacts:
-    """Set an app's shadow ruleset: audit events get its verdicts too, and it has no other effect."""
+    """Set an app's shadow ruleset, whose verdicts appear only in audit events."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     if request.ruleset is None:
         return await _one(context, await context.store.set_shadow(app.app_id, None))

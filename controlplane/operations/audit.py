@@ -78,7 +78,7 @@ class HeldEvents(Response):
 
 @operation("audit.held", "GET", "/audit/held")
 async def what_is_held(context: OperationContext, actor: Actor, request: WhatIsHeld) -> HeldEvents:
-    """Show the time that the stored events cover, and which events were purged or never arrived."""
+    """Show the period that stored audit events cover, and which events were purged or never arrived."""
     query = await query_of(context, actor, Selection(org=request.org))
     found = await held_within(context, actor, request.org, query, count_missing=True)
     oldest, newest = (None, None) if found.span is None else map(written, found.span)

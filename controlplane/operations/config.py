@@ -222,7 +222,7 @@ async def _with_lines(
 
 @operation("config.apply", "POST", "/config/apply")
 async def apply(context: OperationContext, actor: Actor, request: ApplyConfig) -> AppliedConfig:
-    """Make every change that a directory of files needs, or none.
+    """Make all changes that a configuration directory needs, or none of the changes.
 
     The response shows new secrets only once.
     """

@@ -48,7 +48,7 @@ class FoundEvents(Response):
 
 @operation("audit.lookup", "POST", "/audit/lookup", changes=False)
 async def look_up(context: OperationContext, actor: Actor, request: LookUpEvents) -> FoundEvents:
-    """Find the audit events that have an id of the request, the client, the upstream or a trace."""
+    """Find the audit events with a given id of the request, the client, the upstream or a trace."""
     org_ids = await _org_ids(context, actor, request.org)
     whole = whole_id(request.text)
     ids = tuple(dict.fromkeys((*((whole,) if whole else ()), *ids_in(request.text))))

@@ -27,7 +27,7 @@ _LONGEST_LABEL: Final = 200
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Text of a draft ruleset, or reference to a stored ruleset.
 
-    Exactly one of the members is given.
+    Exactly one of the two members is given.
     """
 
     yaml: str | None = None

@@ -26,7 +26,7 @@ class OrgFacts(Response):
 class NewOrg(Response):
     """Response to the addition of an organisation.
 
-    Unlike other responses about an organisation, the response has only these members.
+    The response has fewer members than other responses about an organisation.
     """
 
     org_id: str

@@ -163,7 +163,7 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
 async def rotate_secret(
     context: OperationContext, actor: Actor, request: RotateProxySecret
 ) -> NewProxySecrets:
-    """Make a new API key and HMAC secret for a proxy. The response shows them only once.
+    """Make a new API key and HMAC secret for a proxy. The response shows the key and the secret only once.
 
     Without a grace period, the old API key and HMAC secret end at once.
     """

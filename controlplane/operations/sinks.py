@@ -117,7 +117,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListSinks) 
 
 @operation("sink.show", "GET", "/sinks/{sink}")
 async def show(context: OperationContext, actor: Actor, request: SinkReference) -> SinkFacts:
-    """Show one sink, with its progress."""
+    """Show one sink, with the progress of its deliveries."""
     actor.require("viewer", None)
     sink = _sink(context, request.sink)
     return await _facts(context, sink, (await context.store.sink_states()).get(sink.name))

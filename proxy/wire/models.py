@@ -97,7 +97,7 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
 class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
     """Emergency stops that are active.
 
-    The applications concerned are also sent as disabled, for proxies that do not read this member.
+    The stopped applications are also sent as disabled, for proxies that do not read this member.
     """
 
     everything: bool = False
@@ -208,13 +208,13 @@ class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RenewRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of a request by which a proxy replaces its keys. Its current keys sign the request."""
+    """Body of a request by which a proxy replaces its keys. The proxy's current keys sign the request."""
 
     renewal_id: str  # UUID; a repeated one means that the first response was lost
 
 
 class EnrolResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """Identity of a proxy and its new keys. No other response contains these keys."""
+    """Identity of a proxy and its new keys. No other response contains the keys of a proxy."""
 
     proxy_id: str
     name: str
