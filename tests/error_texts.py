@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 class Text(NamedTuple):
     """The paragraphs about one error code.
 
-    `reasons` are the reasons that an audit event of such a response can have.
+    `reasons` are the reasons that an audit event of a response with this code can have.
     """
 
     meaning: str

@@ -205,7 +205,7 @@ def _jumps(node: ast.AST, *, leaves: bool) -> Iterator[int]:
 def attributes_with_the_type_of_a_protocol(program: Program) -> Iterator[str]:
     """Yield attributes that have the type of a typing.Protocol.
 
-    A call through such an attribute looks the method up by its name, in 18 ns instead of 1.
+    A call through an attribute of a protocol's type looks the method up by its name, in 18 ns instead of 1.
     """
     protocols = {name for name, bases in program.all_classes().items() if set(bases) & set(PROTOCOLS)}
     found = {
@@ -252,7 +252,7 @@ def _names_in(annotation: ast.expr) -> Iterator[ast.expr]:
 def interpreted_classes_with_a_compiled_base(program: Program) -> Iterator[str]:
     """Yield interpreted classes of which no instance can be made, because a base class is compiled.
 
-    Making an instance of such a class raises TypeError ("interpreted classes cannot inherit from compiled").
+    Making an instance of an interpreted class with a compiled base raises TypeError.
     """
     compiled = {
         f"{module.name}.{each.name}" for module in program.compiled_modules() for each in module.classes

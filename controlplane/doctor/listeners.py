@@ -65,7 +65,7 @@ def _bound(address: Address) -> OSError | None:
 def _is_ours(address: Address, *, is_tls: bool) -> bool:
     """Return True if a control plane responds at the address.
 
-    This check does not verify the control plane's certificate.
+    The check of the listeners does not verify the control plane's certificate.
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
     connection: http.client.HTTPConnection

@@ -146,7 +146,7 @@ def _backup(path: Path) -> Finding:
 def master_key(settings: Settings) -> list[Finding]:
     """Check that the master key opens the text that was sealed at the first start.
 
-    This check never creates a master key.
+    The check of the master key never creates a master key.
     """
     secrets = settings.secrets
     source, file = secrets.key_source, secrets.key_file

@@ -342,7 +342,7 @@ def _matters(query: str) -> bool:
 
 
 def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
-    """Return how certainly a path reaches the things of a class, at any step or only at its end."""
+    """Return how certainly a path reaches the schema elements of a class, at any step or only at its end."""
     if not path.steps:
         return NO
     if not at_end:

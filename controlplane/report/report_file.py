@@ -112,7 +112,7 @@ def answer_in(file: bytes) -> Answer:
 def _parts(file: bytes) -> tuple[bytes | None, bytes]:
     """Return the HTML page before the signed line, or None for a JSON file.
 
-    The second value is the signed line.
+    The second returned value is the signed line of the report's file.
     """
     if file.startswith(b"{"):
         return None, file

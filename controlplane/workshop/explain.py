@@ -317,7 +317,7 @@ class Explainer:
                 return
 
     def _with_things(self, attempt: Attempt, candidate: Candidate, reading: Reading) -> Attempt:
-        """Complete the attempt of a rule about things with the name of the thing that the path reaches."""
+        """Complete the attempt of a rule with the name of the schema element that the path reaches."""
         compiled = candidate.entry.compiled
         if not compiled.rule.match.names_things:
             return attempt

@@ -114,7 +114,10 @@ def parse_har(data: bytes, *bases: str) -> Har:
 
 
 class _Unusable(Exception):
-    """Error because the request of a HAR entry cannot be read. The message of the error is the reason."""
+    """Error because the request of a HAR entry cannot be read.
+
+    The message of the error is the reason why the entry's request cannot be read.
+    """
 
 
 class _Reader:

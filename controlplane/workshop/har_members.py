@@ -24,7 +24,7 @@ def members_of(exchanges: Iterable[Exchange]) -> tuple[str, ...] | None:
     """Return the names of all members of the bodies, sorted, or None if a rule can't list them.
 
     A rule can't list the members if a body is unknown, is not a JSON object that rules can read, or has a
-    name that a rule can't contain. Return None also if no body has a member.
+    name that a rule can't contain. Return None also if none of the recorded bodies has a member.
     """
     names: dict[str, str] = {}
     for exchange in exchanges:

@@ -217,7 +217,7 @@ def _text(value: object) -> str | None:
 
 
 def read_time(value: object) -> tuple[datetime | None, str]:
-    """Return a recorded time, or None with the reason why it is unknown.
+    """Return the time of a HAR entry, or None with the reason why the time is unknown.
 
     A time that is a number counts seconds or milliseconds since 1970.
     """

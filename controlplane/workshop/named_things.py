@@ -37,11 +37,11 @@ class ThingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A type, member or operation of a schema, to which a rule can refer.
+    """A schema element (a type, member or operation), which the reference of rules calls a thing.
 
     `type` is the type itself, the owner of the member, or the type that the operation binds to (-1: none).
-    `word` is the thing's name in a rule, such as `message`, `group.members`,
-    `driveItem.content` or `addPassword`.
+    `word` is the element's name in a rule, such as `message`, `group.members`, `driveItem.content` or
+    `addPassword`.
     """
 
     kind: ThingKind
@@ -52,7 +52,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class NamedThing:
-    """A thing with one of its addresses: the segments before the schema's root, and the segments after it.
+    """A schema element with one of its addresses: the segments before the schema's root, and those after it.
 
     `leads_to` is the type of the objects at the address, or -1 for no type. `many` is True if the address is
     a collection.
@@ -66,7 +66,7 @@ class NamedThing:
 
 
 def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
-    """Return the thing that a pattern names, or None if the schema has no thing at this path."""
+    """Return the schema element that a pattern names, or None if the schema has none at this path."""
     words = [word if word is not None else SAMPLE_ID for word in pattern.segments]
     for at in range(min(len(words), _LONGEST_PREFIX)):
         steps = reaches(graph.model, words[at:])
@@ -83,7 +83,7 @@ def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
 
 
 def things_of_match(graph: SchemaGraph, match: Match, root: tuple[str, ...]) -> Iterator[NamedThing]:
-    """Yield the things of a schema that the words of a rule's match name. Packs are expanded."""
+    """Yield the schema elements that the words of a rule's match name. Packs are expanded."""
     resolver = Resolver(graph.model)
     resources, operations = list(match.resource), list(match.operation)
     for name in match.pack:
@@ -112,7 +112,7 @@ def _member_thing(model: ResourceModel, owner: int, member: int) -> Thing:
 
 
 def _at_shortest_path(graph: SchemaGraph, thing: Thing, root: tuple[str, ...]) -> Iterator[NamedThing]:
-    """Yield the thing with one of its addresses, or yield nothing if no path leads to it."""
+    """Yield the schema element with one of its addresses, or yield nothing if no path leads to it."""
     model = graph.model
     if thing.kind is ThingKind.OPERATION and thing.type < 0:
         yield NamedThing(thing, root, (model.operation_name(thing.member),), -1, False)

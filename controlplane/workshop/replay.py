@@ -208,8 +208,8 @@ class Rules:
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the names of the filter that the rules with these ids form together.
 
-        Return None if the ruleset lacks a rule with one of the ids, or if none of the rules is a filter. If
-        either is the case, another ruleset evaluated the event.
+        Return None if the ruleset lacks a rule with one of the ids, or if none of the rules is a filter. In
+        either case, the rules of another ruleset evaluated the event.
         """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
@@ -551,7 +551,7 @@ class Tally:
         self.unchanged += 1
 
     def pass_over(self) -> None:
-        """Count an event that reached no rule."""
+        """Count an event whose request reached no rule."""
         self.events += 1
         self.unasked += 1
 

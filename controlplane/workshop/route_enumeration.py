@@ -1,4 +1,4 @@
-"""List the routes to a thing of a schema: the requests that read the thing, return it or change it."""
+"""List the routes to a schema element: the requests that read it, return it or change it."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A kind of request that reaches a thing of a schema.
+    """A kind of request that reaches an element of a schema.
 
     `template` names the route for readers. Each of the `examples` uses the route. `place` is the property
-    path to the thing in the response, if the thing is only a part of the response. `link` is a property of
-    the response, whose value is an address that opens the thing.
+    path to the schema element, if it is only a part of the response. `link` is a property of the response,
+    whose value is an address that opens the schema element.
     """
 
     kind: RouteKind
@@ -77,7 +77,7 @@ class Route:
 
 
 class RouteEnumeration:
-    """The routes to the things of one schema.
+    """The routes to the elements of one schema.
 
     `through_references` adds paths that continue after a reference.
     """
@@ -95,7 +95,7 @@ class RouteEnumeration:
                 self._targets.update((member, types) for _, member in resolver.members_of(name))
 
     def routes(self, named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-        """Yield the routes to a thing that use one of the methods.
+        """Yield the routes to a schema element that use one of the methods.
 
         An empty set of methods stands for all methods.
         """
@@ -116,7 +116,7 @@ class RouteEnumeration:
     # Paths and queries.
 
     def _paths(self, thing: Thing) -> Iterator[Path]:
-        """Yield the paths to objects of the thing's type, or to objects that have the member."""
+        """Yield the paths to objects of the element's type, or to objects that have the member."""
         graph, wanted = self._graph, thing.type
         arrives = graph.may_be if thing.kind is ThingKind.TYPE else graph.is_a
         found = graph.paths(lambda type_: arrives(type_, wanted), through_references=self._through_references)
@@ -191,7 +191,7 @@ class RouteEnumeration:
         return Route(RouteKind.OPERATION, template, (_example(method, prefix, segments, body),))
 
     def _returned(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the operations that return the thing or pass it on, each with one path to call it."""
+        """Yield the operations that return the schema element or pass it on, each with one path."""
         model, graph = self._model, self._graph
         for operation, segments in graph.operations():
             if thing.kind is ThingKind.TYPE and graph.may_be(model.operation_returns(operation), thing.type):
@@ -267,7 +267,7 @@ class RouteEnumeration:
                     yield from _body_routes(RouteKind.WRITE, prefix, path, name, {name: value})
 
     def _deep_inserts(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield requests that create an owner together with the thing in its body."""
+        """Yield requests that create an owner together with the schema element in its body."""
         graph = self._graph
         for path in graph.paths(lambda type_: graph.is_a(type_, thing.type)):
             if path.last is not None and path.last.contained and len(path.owner()) > 1:
@@ -301,7 +301,7 @@ def _written(
 def _body_routes(
     kind: RouteKind, prefix: tuple[str, ...], path: Path, note: str, body: object
 ) -> Iterator[Route]:
-    """Yield the writes of an object whose body has a member."""
+    """Yield the write requests to an object whose body contains a member."""
     text = json.dumps(body)
     item = path.item()
     yield Route(kind, f"PATCH {_template(item)} with {note}", (_example("PATCH", prefix, item, text),))

@@ -1,4 +1,4 @@
-"""List the routes that a ruleset leaves open to the things that its rules name."""
+"""List the routes that a ruleset leaves open to the schema elements that its rules name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example
 
 @dataclass(frozen=True, slots=True)
 class OpenRoute:
-    """A route to a thing that escapes the rule's verdict, with an example and the rule that decides."""
+    """A route to a schema element on which the rule's verdict does not apply, with an example."""
 
     kind: RouteKind
     template: str
@@ -65,7 +65,7 @@ class Passing:
 
 @dataclass(frozen=True, slots=True)
 class RuleRoutes:
-    """The routes to the things that one rule names.
+    """The routes to the schema elements that one rule names.
 
     `cut` is True if there are more than MAX_ROUTES routes.
     """
@@ -81,7 +81,7 @@ class RuleRoutes:
 
 @dataclass(frozen=True, slots=True)
 class RoutesReport:
-    """The routes to things that the rules of a ruleset leave open.
+    """The routes to schema elements that the rules of a ruleset leave open.
 
     `unknown` has the paths that the schema does not contain, by rule and position. `skipped` counts the rules
     that were not examined because the ruleset has too many routes.
@@ -103,8 +103,9 @@ def routes_of(
 ) -> RoutesReport:
     """Return the open routes of each rule, or of the rule with the id `only`.
 
-    If `model` is None, only the routes that a path itself shows are tried. Without a model, a ruleset with
-    rules about things gets an empty report. `root` is the root path of the service that the model describes.
+    If `model` is None, only the routes that a path itself shows are tried. If `model` is None, a ruleset with
+    rules about schema elements gets an empty report. `root` is the root path of the service that the model
+    describes.
     """
     limit = min(limit, _MAX_WORK // (len(ruleset.rules) + 1))
     if model is None and needs_schemas(ruleset):
@@ -213,7 +214,7 @@ class _Examination:
         return compile_ruleset(changed, schemas=self._schemas)
 
     def _routes(self, index: int, rule: Rule) -> Iterator[Route]:
-        """Yield each route to one of the rule's things once."""
+        """Yield each route to one of the rule's schema elements once."""
         seen: set[tuple[RouteKind, str]] = set()
         known: set[tuple[Thing, tuple[str, ...]]] = set()
         methods = frozenset(method.upper() for method in rule.match.methods)
@@ -268,9 +269,9 @@ class _Examination:
     def _is_as_strict(
         rule: Rule, decision: Decision, example: Example, compiled: CompiledRuleset, place: str = ""
     ) -> bool:
-        """Return True if the decision hides the thing as strictly as the rule.
+        """Return True if the decision hides the schema element as strictly as the rule.
 
-        `place` is the property path to the thing in the response.
+        `place` is the property path to the schema element in the response.
         """
         if decision.verdict == "block":
             return True
@@ -284,7 +285,7 @@ class _Examination:
         return rule.transforms is None or _hides_at(decision.transforms, rule.transforms, place)
 
     def _closing_match(self, things: list[Thing]) -> str:
-        """Return a match that closes all routes to the things, or an empty text if there is no schema."""
+        """Return a match that closes all routes to the schema elements, or an empty text without a schema."""
         if self._graph is None:
             return ""
         operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)

@@ -1,4 +1,4 @@
-"""List the routes to a thing that follow from its path alone, without a schema."""
+"""List the routes to a schema element that follow from its path alone, without a schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPTIONS: Final = ("$count", "$ref", "$value")
 
 
 def thing_by_path(path: str, pattern: Pattern) -> NamedThing | None:
-    """Return a thing that has the path as its name, or None if the path has only wildcards."""
+    """Return a schema element named by the path, or None if the path has only wildcards."""
     segments = _spelled(path, pattern)
     while segments and segments[-1] in _OPTIONS:
         segments.pop()
@@ -30,7 +30,7 @@ def thing_by_path(path: str, pattern: Pattern) -> NamedThing | None:
 
 
 def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-    """Yield the routes to a thing that need no schema, for the methods of a rule.
+    """Yield the routes to a schema element that need no schema, for the methods of a rule.
 
     An empty set of methods means all methods.
     """
@@ -61,7 +61,7 @@ def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route
 
 
 def _twins(address: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the equivalent address of a user's thing: `/users/{id}` for `/me`, and the reverse."""
+    """Yield the address with `/users/{id}` for an address with `/me`, and the reverse."""
     if address[0] == "me":
         yield ("users", SAMPLE_ID, *address[1:])
     elif address[:2] == ("users", SAMPLE_ID):

@@ -75,7 +75,7 @@ def route_warnings(
 
 
 def counted(rule: Rule, found: RuleRoutes) -> str:
-    """Describe how many routes to its things a rule closes, or return an empty text for an allow rule."""
+    """Describe how many routes to its schema elements a rule closes, or return an empty text for an allow."""
     if not found.routes:
         return ""
     closed = found.routes - len(found.open)
@@ -84,7 +84,7 @@ def counted(rule: Rule, found: RuleRoutes) -> str:
 
 
 def summary(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> str:
-    """Summarise in one line the routes to the things that a rule names.
+    """Summarise in one line the routes to the schema elements that a rule names.
 
     `lines` has the line number of each rule.
     """

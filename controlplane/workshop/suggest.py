@@ -397,8 +397,8 @@ def suggest(
     that `blocked` requests are left out.
 
     A filter also blocks paths and queries that name a hidden property. Evaluate rules with filters on the
-    same traffic, and call this function again with the results of `Blocked`. Repeat until no pattern needs to
-    lose its guard.
+    same traffic, and call this function again with the results of `Blocked`. Repeat the evaluation and the
+    call until no pattern needs to lose its query guard.
     """
     name = _plain(name)
 

@@ -110,7 +110,7 @@ class Unrecorded:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """Outcome in which the exchange is in `phase` after the event, and no record is written yet."""
+    """Expected outcome if the exchange continues in `phase`, and no record is written yet."""
 
     phase: Phase
 

@@ -84,7 +84,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Return the settings sections for the store's engine: SQLite, or the engine that the test names."""
+    """Return the settings sections for SQLite, or for the engine that the test names."""
     if getattr(request, "param", "sqlite") == "sqlite":
         return {}
     url = request.getfixturevalue("postgres_url")

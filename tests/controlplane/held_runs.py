@@ -23,7 +23,7 @@ class Latch:
     def await_begin(self) -> int:
         """Block until a function with the argument `begun` waits for the latch.
 
-        Return the process id of the waiting function.
+        Return the id of the process that waits for the latch.
         """
         return int(Path(self.begun).read_text())
 

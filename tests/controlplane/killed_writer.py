@@ -1,4 +1,4 @@
-"""An index writer that SIGKILL ends after ClickHouse stored the first range, before it is confirmed.
+"""An index writer that is killed after ClickHouse stored the first range, before the confirmation.
 
 python -m tests.controlplane.killed_writer STORE URL
 """

@@ -183,7 +183,7 @@ def names(objects: Objects, suffix: str) -> list[str]:
 def with_events(
     number: int, edit: Callable[[list[bytes]], list[bytes]], *, is_careful: bool = True
 ) -> Change:
-    """Return a change of the lines in an archived range.
+    """Return a function that changes the lines of an archived range.
 
     A careful forger also writes the digests of the changed lines into the manifest.
     """
@@ -215,7 +215,7 @@ def rewrite(objects: Objects, number: int, edit: Callable[[Manifest], Manifest])
 
 
 def with_link(of: int, at: int, **members: Any) -> Change:
-    """Return a change of a link's content in a manifest."""
+    """Return a function that changes a chain link in the manifest of an archived range."""
 
     def edit(manifest: Manifest) -> Manifest:
         changed = list(manifest.links)
@@ -226,7 +226,7 @@ def with_link(of: int, at: int, **members: Any) -> Change:
 
 
 def remade(number: int) -> Change:
-    """Return a change that removes a range's first event and recomputes the chain to the range's end."""
+    """Return a function that removes a range's first event and recomputes the range's chain."""
 
     def change(objects: Objects) -> None:
         with_events(number, lambda found: found[1:])(objects)

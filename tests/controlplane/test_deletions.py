@@ -1,4 +1,4 @@
-"""Tests of deletions: effects that begin at once, data that stays, and things that can't be deleted yet."""
+"""Tests of deletions: effects that begin at once, data that stays, and objects that can't be deleted yet."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ async def test_an_organisation_with_apps_stays(context: OperationContext, plane:
 async def test_events_that_come_late_are_stored_and_go_on_naming_what_was_deleted(
     context: OperationContext, plane: Plane, commands: Commands, clock: FakeClock
 ) -> None:
-    """Events that arrive late keep the names of deleted things.
+    """Events that arrive late keep the names of deleted objects.
 
     A proxy that was offline delivers events of an app, a ruleset and an organisation that were deleted.
     """
@@ -392,7 +392,7 @@ async def test_the_console_says_what_goes_before_and_who_did_it_after(
 async def test_deletions_among_syncs_and_changes_leave_no_half(
     context: OperationContext, plane: Plane
 ) -> None:
-    """The first of two operators succeeds, the other one gets an error, and no sync names a deleted thing."""
+    """The first of two operators succeeds, the other gets an error, and no sync names a deleted object."""
     proxy = await plane.proxy("edge-1", "acme")
     names = [f"app-{number}" for number in range(6)]
     made = [(await plane.inventory.add_app(name, "acme", "hr")).app for name in names]

@@ -206,7 +206,7 @@ _VALUES: Final = {"text": "x", "texts": ["a", "b"], "number": 1.5, "time": None}
 
 
 def written(path: Path) -> list[list[tuple[Any, ...]]]:
-    """Return the content of the index file without its names."""
+    """Return all rows of the tables in the index file."""
     with closing(sqlite3.connect(path)) as file:
         return [
             file.execute(f"SELECT * FROM {table}").fetchall()

@@ -76,7 +76,7 @@ def inflated(body: bytes) -> bytes:
 
 
 async def test_a_link_can_be_made_by_whoever_reads_the_documentation(plane: Plane, org: str) -> None:
-    """The test builds a link from documented parts only: dictionary, JSON, DEFLATE, SHA-256 and file."""
+    """The test builds a chain link from documented parts only (JSON, DEFLATE, SHA-256, the file)."""
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         link = bytes(32)
         for row in file.execute("SELECT * FROM chain WHERE org_id = ? ORDER BY number", (org,)):

@@ -54,7 +54,7 @@ MARK: Final = "zebra"  # part of each name in the other organisation
 
 @pytest.fixture
 async def context(plane: Plane) -> AsyncIterator[OperationContext]:
-    """Create two organisations with one thing of every kind: acme, and another one with marked names."""
+    """Create the organisation acme and another one with marked names, each with an object of every kind."""
     await plane.org("acme")
     await plane.org(f"{MARK}-org")
     for org, name in (("acme", "own"), (f"{MARK}-org", MARK)):
@@ -97,7 +97,7 @@ async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
 
 
 def _references(mark: str) -> dict[str, Any]:
-    """Return every name that members of a request can refer to, in the organisation with this mark."""
+    """Return every name that a request can refer to, in the organisation whose names have this mark."""
     return {
         "org": f"{mark}-org",
         "orgs": (f"{mark}-org",),
@@ -157,7 +157,7 @@ def _about_an_organisation(operation: Operation[Any, Any]) -> bool:
 
 
 async def test_another_organisation_is_as_unknown_as_one_that_never_was(context: OperationContext) -> None:
-    """Each operation returns the same for another organisation's things as for things that don't exist."""
+    """Each operation returns the same for another organisation's objects as for objects that don't exist."""
     eve = await actor(context, acme="admin")
     evaluated = [each for each in OPERATIONS if _about_an_organisation(each)]
     assert len(evaluated) > 30
@@ -169,7 +169,7 @@ async def test_another_organisation_is_as_unknown_as_one_that_never_was(context:
 
 
 async def test_nothing_of_another_organisation_shows(context: OperationContext) -> None:
-    """Lists and things of the actor's own organisation do not reveal another organisation."""
+    """Lists and objects of the actor's own organisation do not reveal another organisation."""
     hidden = {MARK}
     for org in await context.store.orgs():
         if MARK in org.name:

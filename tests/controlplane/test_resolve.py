@@ -46,7 +46,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
 
 
 class Asked:
-    """A resolver, with the subject of the operator log's line after its call."""
+    """A resolver of references, with the subject that it wrote into the operator log."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.about: set[str] = set()

@@ -610,7 +610,7 @@ async def test_the_newest_are_counted_whatever_they_arrived_with(
 async def test_counts_are_those_of_the_events(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """Compare kept counts with rows, over several parts, before and after a purge."""
+    """Compare the stored counts with the indexed rows, over several parts, before and after a purge."""
     monkeypatch.setattr("controlplane.search.parts.PART_BITS", 9)
     made = [
         event(

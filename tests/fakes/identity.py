@@ -259,7 +259,7 @@ class SignIns:
         return jwt.encode(claims, self.key, self.algorithm, header)  # type: ignore[arg-type]
 
     def begin(self, query: dict[str, str]) -> Response:
-        """Redirect back with a code at once, as if the person consented."""
+        """Redirect the browser back with a code at once, as if the person consented."""
         self.asked.append(query)
         wanted = {"response_type": "code", "code_challenge_method": "S256", "client_id": CLIENT_ID}
         if any(query.get(name) != value for name, value in wanted.items()) or "openid" not in query["scope"]:

@@ -128,7 +128,7 @@ class RawResponse:
 
 
 class Fake:
-    """Base class of the fakes: a context manager that listens while it is entered."""
+    """Base class of the fake servers: a context manager that listens while it is entered."""
 
     def __init__(
         self,

@@ -331,7 +331,7 @@ class Load:
         return set(self.responded.values())
 
     async def responses(self, count: int) -> None:
-        """Wait until the clients have received more responses."""
+        """Wait until the clients have received `count` more responses."""
         target = len(self.responded) + count
         async with asyncio.timeout(WAIT_SECONDS):
             while len(self.responded) < target:  # noqa: ASYNC110

@@ -237,7 +237,7 @@ class Process:
     def until_said(self, pattern: str) -> str:
         """Wait until the program has printed text that matches the pattern.
 
-        Return the first group of the match.
+        Return the first group of the pattern's match.
         """
 
         def said() -> re.Match[str] | None:

@@ -103,7 +103,7 @@ def good_request(token: str, number: int) -> bytes:
 
 
 def opening(kind: str, token: str) -> bytes:
-    """Return the bytes that a slow connection sends first; the rest follows byte by byte."""
+    """Return the bytes that a slow connection sends first, before it sends single bytes."""
     authorised = f"Host: p\r\nAuthorization: Bearer {token}\r\n"
     if kind == "head":
         return b"GET /v1.0/echo HTTP/1.1\r\nHost: p\r\nX-Drip: "

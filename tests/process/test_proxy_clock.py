@@ -1,7 +1,7 @@
-"""Tests of a wall clock that jumps by an hour, forward and back, under the whole proxy.
+"""Tests of a wall clock that jumps by an hour, forward and back, under all processes of the proxy.
 
-The jump affects only tokens, and the proxy replaces them at once. Events that the control plane refuses
-during the clock jump arrive later, once and in order.
+The clock jump affects only tokens, and the proxy replaces the tokens at once. Events that the control plane
+refuses during the clock jump arrive later, once and in order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ time.time_ns = lambda: _time_ns() + _offset.unpack(_page)[0] * 1_000_000_000
 
 @dataclass
 class WallClock:
-    """A wall clock that only the processes of the proxy use. All other programs have the true time."""
+    """A wall clock that only the processes of the proxy use.
+
+    Programs outside the proxy have the true time.
+    """
 
     offset: Path
     environment: dict[str, str]

@@ -57,7 +57,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Use all free bytes of the disk. A second call uses the bytes that became free since the first call."""
+    """Use all free bytes of the disk.
+
+    A second call of `fill` uses the bytes that became free since the first call.
+    """
     filler = disk / "something-else"
     with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:

@@ -1,6 +1,6 @@
 """Tests that files which a proxy creates as root belong to the user of the service.
 
-The proxy names a file that belongs to another user.
+If a file belongs to another user, the proxy's error names the file.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def test_app_add(operator: Operator) -> None:
 
 
 def test_audit_search(operator: Operator) -> None:
-    """The command `audit search` prints {"events": […], "next": …}.
+    """The command `audit search` prints the object {"events", "next"}.
 
     The command's arguments are [FILTER] [--org] [--from] [--to] [--limit] [--cursor].
     """
@@ -191,7 +191,7 @@ def test_ruleset_rollback(operator: Operator) -> None:
     ],
 )
 def test_exit_status_and_standard_error(operator: Operator, status: int, command: str) -> None:
-    """The exit status is 0 if done, 1 if the operation failed, 2 for usage or invalid input.
+    """The exit status of a command is 0 if done, 1 if the operation failed, 2 for usage or invalid input.
 
     The commands print errors to standard error, one line each.
     """
@@ -436,9 +436,9 @@ def test_a_secret_can_be_given_as_a_file_and_paths_are_relative_to_the_settings(
 
 @pytest.mark.parametrize("name", ["AUDIT_RATE_LIMIT_ORG", "AUDIT_RATE_LIMIT_PROXY"])
 def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name: str) -> None:
-    """The control plane reads AUDIT_RATE_LIMIT_*, which win over its file.
+    """The control plane reads the variables AUDIT_RATE_LIMIT_*, which override its settings file.
 
-    test_specification_agent_api.py tests that they win.
+    The module test_specification_agent_api.py tests the override.
     """
     for value in ("0", "many", "1.5"):
         done = operator.run("org", "list", **{name: value})
@@ -941,7 +941,7 @@ def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
 
 
 def test_transforms_of_request_and_response_rules_combine(live: Live) -> None:
-    """A `filter` adds to the request's transforms: strips are united, allows intersected."""
+    """A response `filter` adds to the request's filter: both strip lists apply, and allow lists intersect."""
     item = b'{"A": 1, "a@odata.type": "x", "b": {"c": 2, "e": 3}, "d": 4, "f": 5}'
     body = b'{"value": [' + item + b'], "@odata.count": 1}'
     live.upstream_says("/v1.0/t/strip", body)

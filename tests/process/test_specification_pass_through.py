@@ -86,7 +86,7 @@ def json_of(value: Any) -> bytes:
 def test_an_upstream_401_is_never_the_applications_fault(live: Live) -> None:
     """If the upstream responds 401, the proxy fetches a new upstream token and tries once more.
 
-    If the second attempt fails too, the response is 502 `upstreamError`.
+    If the second request to the upstream fails too, the response is 502 `upstreamError`.
     """
     live.upstream_says("/v1.0/open/refused", b"{}", [("WWW-Authenticate", "Bearer error=x")], 401)
     acquired = live.system.identity.acquisitions
@@ -380,8 +380,8 @@ def test_a_token_dies_when_its_app_is_disabled_on_an_open_connection_too(live: L
 def test_method_target_headers_and_body_reach_the_upstream_byte_for_byte(live: Live) -> None:
     """The method, target, headers and body of a request reach the upstream unchanged.
 
-    Header names keep their case and order. The proxy replaces Authorization and Host, drops hop-by-hop
-    headers, and adds no header.
+    Names of forwarded headers keep their case and order. The proxy replaces Authorization and Host, drops
+    hop-by-hop headers, and adds no header.
     """
     id_field = new_id()
     target = "/v1.0/echo/%41%2f..%3F/(x='a b')?$select=Id,name&$FILTER=a%20eq%20'%C3%A5'&&x=%7Ez&=;?/"
@@ -762,8 +762,8 @@ def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
 def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: Live) -> None:
     """The proxy reads credentials at runtime from a key vault through a managed identity.
 
-    With these credentials, the proxy acquires upstream tokens. The proxy has no credentials in its settings,
-    so a response proves that it read them from the vault.
+    The proxy acquires upstream tokens with the credentials from the vault. The proxy has no credentials in
+    its settings, so a response proves that it read them from the vault.
     """
     assert CLIENT_SECRET not in live.system.proxy_config.read_text("utf-8")
     assert live.ask("crm", "GET", "/v1.0/echo/x").status == 200

@@ -27,7 +27,7 @@ GUIDS: Final = ("b320ee12-b1cd-4cca-b648-a437be61c5cd", "7d54cb02-aaa3-4016-9f9c
 
 
 def observed(*requests: str) -> Observations:
-    """Return observations of each `METHOD target`, a minute apart."""
+    """Return observations of the given requests (`METHOD target`), a minute apart."""
     seen = Observations()
     for number, request in enumerate(requests):
         method, _, target = request.partition(" ")
