@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Peer:
-    """Server in the comparison, with its samples.
+    """Server that the benchmark compares with others, and its samples.
 
     `start` raises Missing if this machine can't run the server.
     """
@@ -55,7 +55,10 @@ class Peer:
 
 
 def measure(peers: Sequence[Peer], pace: Pace, check: Callable[[Server, Peer], None]) -> list[str]:
-    """Measure the peers and store the samples in them. Return a sentence for each peer that is missing."""
+    """Measure the cost of the peers, and store the samples in each peer.
+
+    Return a sentence for each peer that is missing.
+    """
     missing: list[str] = []
     with ExitStack() as stack:
         running: list[tuple[Peer, Server]] = []
@@ -104,7 +107,7 @@ def cost_table(
     missing: Sequence[str],
     notes: Sequence[str] = (),
 ) -> Table:
-    """Return the table of costs.
+    """Return a table of the processor time of each peer.
 
     The cost of `subject` is divided by the cost of each peer, round by round, before the median is taken.
     """

@@ -36,7 +36,7 @@ Section = Mapping[str, str | int | float | bool]
 
 
 def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str) -> Path:
-    """Write settings to `directory`, with defaults for all others, and return the path of the file.
+    """Write a settings file to `directory`, with defaults for settings not given, and return its path.
 
     The rules are already synced, as after a restart. No control plane responds unless `sections` names one.
     """

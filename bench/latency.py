@@ -53,7 +53,7 @@ class _Target:
 
 
 def added(rig: Rig, pace: Pace) -> Table:
-    """Measure J2 with nginx, envoy and graphward, minus the latency of direct requests to the upstream."""
+    """Measure job J2 with nginx, envoy and graphward, minus the latency of direct upstream requests."""
     heads = {"direct": rig.run / "direct.head", "proxied": rig.run / "proxied.head"}
     heads["direct"].write_bytes(head(ONE_PATH, UPSTREAM_TOKEN))
     heads["proxied"].write_bytes(head(ONE_PATH, rig.token))

@@ -31,7 +31,10 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Ports of nginx (for all credentials, for the swapped one, for it over TLS) and of our upstream."""
+    """Ports of the upstreams of a run.
+
+    Nginx listens on `open`, `guarded` and `tls`; the last two accept only the swapped credential.
+    """
 
     open: int
     guarded: int
@@ -82,7 +85,7 @@ class Rig:
         return self._spawn("upstream", command, ports.open, core=cores().load)
 
     def start_own_upstream(self) -> Server:
-        """Start our own upstream, which accepts any credential, and uploads."""
+        """Start our own upstream, which accepts any credential and accepts uploads."""
         port = self.upstream.own
         command = [sys.executable, "-m", "bench.upstream", str(port)]
         return self._spawn("own-upstream", command, port, core=cores().load)

@@ -1,9 +1,9 @@
 """Count the routes to twenty targets of Microsoft Graph that rulesets leave open, by a schema that is given.
 
-    python -m bench.routes METADATA [--all] [--references]
+python -m bench.routes METADATA [--all] [--references]
 
-METADATA is what Graph serves as /v1.0/$metadata. `--all` also prints each open route of the rules by word and
-of the job rules. `--references` also counts paths that continue behind a reference.
+METADATA is what Graph serves as /v1.0/$metadata. `--all` also prints each open route of rules that match by
+resource, and of the rules for jobs. `--references` also counts paths that continue behind a reference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from proxy.policy.ruleset_yaml import parse_ruleset
 class Target:
     """Target in Microsoft Graph, with the paths that a careful administrator blocks.
 
-    `words` is a condition that matches the same resource, and `needed` has the paths that a job needs.
+    `words` is a condition that matches the resource of the target, and `needed` has the paths that a job
+    needs.
     """
 
     name: str
@@ -173,7 +174,7 @@ class Count:
 
 
 def _ruleset(default: str, match: str, needed: tuple[str, ...] = ()) -> str:
-    """Return a ruleset that allows the paths of a job, if it needs any, and blocks `match`."""
+    """Return a ruleset that allows the paths that a job needs, if any, and blocks `match`."""
     lines = ["version: 1", "name: measured", f"default: {default}", "rules:"]
     if needed:
         lines.append(f"  - {{id: job, match: {{methods: [GET], path: {list(needed)}}}, verdict: allow}}")

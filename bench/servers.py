@@ -162,7 +162,7 @@ def _session(session: int) -> dict[int, _Stat]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that were just free. All ports are bound at the same time, so that they differ."""
+    """Return ports that were free a moment ago. All ports are bound at the same time, so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in sockets]
     for each in sockets:

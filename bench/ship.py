@@ -1,8 +1,9 @@
 """python -m bench.ship: measure the agent's cost of one audit event, from the spool to the control plane.
 
-Spool segments are written beforehand. The agent's collector, journal and shipper then send the events to a
-server that only returns a signed 202. The batches are the batches that an agent makes while it catches up.
-The CPU time of this process is the agent's; the receiving server has its own process.
+The spool segments are written before the measurement. The agent's collector, journal and shipper then send
+the events to a server that only returns a signed 202 response. The batches are the batches that an agent
+makes while it catches up. The CPU time of this process is the agent's; the receiving server has its own
+process.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measure one audit record: into memory that outlives the process, and out of it as a journal line."""
+"""Measure an audit record: its write to memory that outlives the process, and its journal line."""
 
 import os
 from pathlib import Path

@@ -25,7 +25,10 @@ _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Cores for a measurement: `server` for the measured server, `load` for the load and the upstream."""
+    """Processor cores of a measurement.
+
+    The measured server runs on the core `server`, the load and the upstream on the core `load`.
+    """
 
     server: int
     load: int

@@ -1,7 +1,7 @@
 """Admin listener for operators: liveness, readiness and metrics.
 
-The admin listener listens on loopback by default. No response contains a secret, and no request changes the
-proxy.
+The admin listener listens on loopback by default. No response of the admin listener contains a secret, and no
+request changes the proxy.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Admin:
         self._unsigned = unsigned
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve requests until the task is cancelled."""
+        """Serve admin requests until the task is cancelled."""
         application = web.Application()
         application.on_response_prepare.append(_guarded)
         application.router.add_get("/healthz", self._alive)

@@ -115,8 +115,8 @@ class Audit:
     async def stop(self, deadline: float, *, retry: bool = False) -> AuditStatus | None:
         """Collect the last records of ended workers, and send the events that can be sent in time.
 
-        Failed deliveries are repeated only if `retry` is set. Return the final status; None if this process
-        does not own the audit directory.
+        Failed deliveries are repeated only if `retry` is set. Return the final audit status; None if this
+        process does not own the audit directory.
         """
         parts = self._parts
         if parts is None:

@@ -6,7 +6,7 @@ A pass of the collector reads the available records and gives each record the ne
 organisation. The pass writes the journals, and saves cursors and numbers in one state.
 
 A completely read segment is deleted only when both slots of the state list it as used up. So no record is
-lost if only one of the two slots is readable.
+lost if only one slot of the state is readable.
 
 Records that are missing from a stream (a deleted segment, a damaged block) still take sequence numbers.
 Segment headers count records per organisation, so the collector can compute the numbers of missing records.
@@ -94,7 +94,7 @@ class Collector:
     def run_pass(self) -> bool:
         """Run one pass of the collector.
 
-        Return True if more records can be collected at once. Raise OSError if nothing was collected; the
+        Return True if more records can be collected immediately. Raise OSError if nothing was collected; the
         caller then tries again.
         """
         try:
@@ -151,7 +151,7 @@ class Collector:
         """Undo everything that a failed pass has written.
 
         On a full disk, the output of a failed pass would use the room that the next pass needs. Journal files
-        that are completely sent would use this room too.
+        that are completely sent also use room that the next pass needs.
         """
         self._journal.rollback()
         self._used_up.clear()

@@ -81,7 +81,10 @@ def of_handshake(place: Place) -> str:
 
 
 def of_certificate(place: Place, error: ssl.SSLCertVerificationError, names: str = "") -> str:
-    """Return the remedy for a refused certificate. `names` are the names in the certificate, if known."""
+    """Return the remedy for a refused server certificate.
+
+    `names` are the names in the certificate, if known.
+    """
     if error.verify_code in (_EXPIRED, _NOT_YET):
         return f"renew the certificate of {place.hostname}; if it is valid, correct this machine's clock"
     if is_another_name(error):

@@ -67,7 +67,7 @@ _decode_response: Final = msgspec.json.Decoder(EnrolResponse).decode
 
 
 class _Refused(Exception):
-    """The control plane refuses the enrolment request.
+    """Error because the control plane refuses the enrolment request.
 
     `wait` is the number of seconds before the next attempt.
     """
@@ -138,7 +138,8 @@ class Enrolment:
     def report_refusal(self, identity: Identity) -> None:
         """Process an identity that the control plane refused, so that the previous pair of keys is tried.
 
-        A revoked proxy gains nothing from this retry, because the control plane refuses all of its pairs.
+        A revoked proxy gains nothing from this retry, because the control plane refuses all of its pairs of
+        keys.
         """
         keys = keys_of(self._state)
         if keys is None or keys.api_key != identity.api_key or self._is_refused:
@@ -312,8 +313,8 @@ class Enrolment:
         elif await self._is_accepted(earlier):
             await self._keep(Renewing(earlier, str(uuid.uuid4()), keys))
             log.warning(
-                "the control plane accepts only the previous keys, as after a restore of a "
-                "backup: renewing those keys"
+                "the control plane accepts only the previous keys of this proxy, as after a restored "
+                "backup: renewing the previous keys"
             )
         else:
             cure = cures.of_refusal("unknownApiKey", str(self._options.path))

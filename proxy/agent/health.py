@@ -212,8 +212,8 @@ class Health:
     def _credential_checks(self) -> dict[str, Check]:
         """Return the check of all identities together and, if there are several, the check of each identity.
 
-        The common check fails if no application can be served. If some applications can be served, the proxy
-        is ready, and the applications of the failed identities get 503.
+        The check of all identities together fails if no application can be served. If some applications can
+        be served, the proxy is ready, and the applications of the failed identities get 503.
         """
         checks = {each.name: each.check() for each in self._credentials}
         if len(checks) == 1:

@@ -190,8 +190,8 @@ class Issuers:
     def check(self) -> Check | None:
         """Return the check of all issuers; None if no credential names an issuer.
 
-        The check fails if no application can authenticate. If only some applications can authenticate, the
-        check is degraded.
+        The check of the issuers fails if no application can authenticate. If only some applications can
+        authenticate, the check of the issuers is degraded.
         """
         if not self._pinned:
             return None

@@ -230,7 +230,7 @@ class Journal:
         return organisation.batches[0] if organisation.batches else None
 
     def body(self, org_id: str, batch: Batch) -> bytes | None:
-        """Return the bytes of a batch, equal each time; None if its journal file was deleted or truncated."""
+        """Return the bytes of a batch, which never change; None if its file was deleted or truncated."""
         organisation = self._organisation(org_id)
         file = self._head_file(org_id, organisation)
         if file is None or batch not in organisation.batches:
@@ -344,8 +344,8 @@ class Journal:
     def give_up_sent(self) -> bool:
         """Delete journal files that are completely sent, including those that may still grow.
 
-        With a thousand organisations, such files can fill the whole disk budget. Return True if there were
-        such files.
+        With a thousand organisations, completely sent files can fill the whole disk budget. Return True if
+        any file was deleted.
         """
         consumed = [
             self._path(org_id, file.first)
@@ -366,7 +366,7 @@ class Journal:
     def drop_oldest(self) -> int:
         """Delete the oldest journal file of all organisations, as `drop-oldest` requires.
 
-        Return the number of events that were lost.
+        Return the number of events that were lost with the file.
         """
         # An organisation without a time has a damaged journal, and goes first.
         times = {
@@ -436,7 +436,7 @@ class Journal:
     def _verify(self, org_id: str, organisation: OrganisationState, file: JournalFile) -> bool:
         """Return True if the journal file has its committed length.
 
-        If it does not, keep the valid lines of the file and record the gap.
+        If the file is shorter, keep its valid lines and record the gap.
         """
         path = self._path(org_id, file.first)
         try:
@@ -472,7 +472,7 @@ class Journal:
             organisation.sent = organisation.sent_count = 0
 
     def _head_file(self, org_id: str, organisation: OrganisationState) -> JournalFile | None:
-        """Return the journal file with the next events to send; None if there are no such events."""
+        """Return the journal file with the next events to send; None if no events are left to send."""
         while organisation.files and organisation.pending:
             file = organisation.files[0]
             if not self._verify(org_id, organisation, file):
@@ -606,7 +606,7 @@ class Journal:
 class _JournalGoneError(OSError):
     """The last file of a journal is missing or shorter than its committed length.
 
-    `verify_files` handles this loss later.
+    `verify_files` handles the lost file later.
     """
 
     def __init__(self, org_id: str, first: int) -> None:
@@ -655,7 +655,7 @@ def _milliseconds(text: str) -> int | None:
 
 
 def _good_lines(data: bytes, limit: int | None) -> tuple[int, list[int]]:
-    """Return the length and the sequence numbers of the well-formed lines at the beginning of the data."""
+    """Return the length and the sequence numbers of the well-formed lines at the beginning of `data`."""
     lines = data.split(b"\n", -1 if limit is None else limit)[:-1]
     heads: list[int] = []
     with contextlib.suppress(ValueError):
@@ -667,7 +667,7 @@ def _good_lines(data: bytes, limit: int | None) -> tuple[int, list[int]]:
 def _renumbered(lines: bytes, earlier: int) -> bytes:
     """Subtract `earlier` from the `seq` of each event line.
 
-    JSON escapes quotes within text, so the pattern matches only members.
+    JSON escapes quotes within text, so the pattern for `seq` matches only members of an object.
     """
     return _SEQ.sub(lambda found: b'"seq":%d' % (int(found[1]) - earlier), lines)
 
@@ -676,7 +676,8 @@ def _damaged_part(data: bytes) -> tuple[int, int | None, int]:
     """Measure the damage at the beginning of journal data.
 
     Return the number of bytes before the next well-formed line, that line's number, and the number of
-    well-formed lines from there on. If there is no such line, return the number of all bytes, None and 0.
+    well-formed lines from there on. If no well-formed line follows, return the number of all bytes, None
+    and 0.
     """
     length, following, left, at = len(data), None, 0, 0
     for line in data.split(b"\n")[:-1]:

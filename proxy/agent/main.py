@@ -77,9 +77,9 @@ def run_agent(
     """Run the agent in its own process and return the exit status.
 
     SIGTERM ends the agent cleanly. The signal LAST_STOP also ends the agent, but gives it the configured time
-    to deliver events. `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends
-    open. `to_old_workers` are channels to workers of other settings or of another version. These workers have
-    no other agent during a reload.
+    to deliver events. `channels` are the agent's ends of the channels to the worker slots; the supervisor
+    keeps both ends open. `to_old_workers` are channels to workers of other settings or of another version.
+    Old workers have no other agent during a reload.
     """
     gc.enable()  # all modules are imported
     os.nice(NICENESS)
@@ -243,7 +243,7 @@ class _Agent:
     async def run(self, stopping: asyncio.Queue[signal.Signals]) -> int:
         """Run the agent until a signal to stop, or until one of its parts fails unexpectedly.
 
-        After such a failure, the remedy is a new agent process.
+        After an unexpected failure of a part, the remedy is a new agent process.
         """
         if self._sync.snapshot is not None:
             self._issuers.use(self._sync.snapshot)  # the control plane may be unreachable for long
@@ -297,7 +297,7 @@ class _Agent:
     async def _serve_admin(self) -> None:
         """Serve the admin listener once its address is free.
 
-        The rest of the agent does not wait for this listener.
+        The rest of the agent does not wait for the admin listener.
         """
         listener = await _listener(self._admin_address)
         await asyncio.sleep(0)  # let the other tasks start first: this import takes a tenth of the start
@@ -330,7 +330,7 @@ class _Agent:
     def tell_old_worker(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
         """Send only rules and stops to an old worker.
 
-        The worker's credentials are valid until their end, and its messages were meant for another agent.
+        An old worker's credentials are valid until their end, and its messages were meant for another agent.
         """
         channel = Channel(end, lambda message: None)
         self._old_channels.append(channel)
@@ -437,7 +437,7 @@ def _enrolment(settings: Settings, session: ClientSession) -> Enrolment:
 async def _listener(address: Address) -> socket.socket:
     """Return the socket of the admin listener once its address is free.
 
-    Until then, the function retries.
+    The function retries until it can listen on the address.
 
     At the first start, the supervisor makes sure that the address is free. If another program takes the
     address after an agent has died, only the admin listener is missing.

@@ -2,8 +2,8 @@
 
 A firewall, a gateway or a captive portal between proxy and control plane may respond with any status. A
 response without proof never deletes an event and never changes a state. Only a signed response that names the
-batch can do that (`[Audit] RequireSignedResponse`). The signature covers the response body and not the status
-line, so only the body shows what the control plane did.
+batch can delete events or change a state (`[Audit] RequireSignedResponse`). The signature covers the response
+body and not the status line, so only the body shows what the control plane did.
 """
 
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ class Report:
 
     @property
     def problem(self) -> str | None:
-        """Reason why the last report did not arrive; None if it arrived."""
+        """Reason why the last report did not arrive at the control plane; None if it arrived."""
         return self._trouble.text
 
     async def post(self, body: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 The place of a batch's file shows the result of sending the batch again. The file of a batch is deleted once
 the control plane has the batch. If the control plane refused the batch again, the file is back in
-`rejected/`, with the new response. The file stays in `resend/` until the result is known.
+`rejected/`, with the new response. The file of a batch stays in `resend/` until the result is known.
 """
 
 import asyncio

@@ -114,7 +114,7 @@ class Shipper:
         return {org_id: held.quarantined for org_id, held in self._deliveries.items() if held.quarantined}
 
     def forget_quarantined(self) -> None:
-        """Clear all quarantined batches, because an operator has handled them."""
+        """Clear the records of all quarantined batches, because an operator has handled these batches."""
         for held in self._deliveries.values():
             held.quarantined = None
 
@@ -140,7 +140,7 @@ class Shipper:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     async def _deliver(self, delivery: _Delivery) -> None:
-        """Send batches until the organisation has no pending events. `notify` starts this task again."""
+        """Send batches until the organisation has no pending events. `notify` starts the delivery again."""
         wait = 0.0
         while delivery.pending:
             try:
@@ -306,7 +306,7 @@ class Shipper:
         """Send two halves of a batch that was too large.
 
         A gateway may have a smaller limit, or a control plane that stops reading can't sign, so this response
-        needs no proof. The split loses no event. Only a proven refusal quarantines a batch.
+        needs no proof. Splitting a batch loses no event. Only a proven refusal quarantines a batch.
         """
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):

@@ -170,8 +170,9 @@ def in_force(
 ) -> list[SecretVersion]:
     """Return the key version that signs, then the other accepted versions, newest first.
 
-    The oldest usable version signs until the next version has existed for `settle` seconds. It is then
-    accepted for a token's lifetime and another `settle` seconds, for proxies that read the next version late.
+    The oldest usable version signs until the next version has existed for `settle` seconds. The oldest
+    version is then accepted for a token's lifetime and another `settle` seconds, for proxies that read the
+    next version late.
     """
     usable = sorted(
         (each for each in versions if each.enabled and now < each.expires_at),

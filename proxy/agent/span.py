@@ -41,7 +41,7 @@ def is_sampled(record: Record) -> bool:
 
 
 def texts_cut(record: Record) -> Record:
-    """Return the record with a path and a query that are short enough for a span."""
+    """Return the record with its path and query shortened for a span."""
     if len(record.path) <= LONGEST_TEXT and len(record.query or "") <= LONGEST_TEXT:
         return record
     query = None if record.query is None else shortened(record.query, LONGEST_TEXT)
@@ -54,7 +54,7 @@ def characters_of(record: Record) -> int:
 
 
 def export_body(records: Iterable[tuple[Record, int]], source: Source) -> bytes:
-    """Return the body of an export request, from records with the prefix of their worker's request ids."""
+    """Return the body of an export request for records, each with the prefix of its worker's request ids."""
     resource = [_text("service.name", "graphward-proxy"), _text("service.version", VERSION)]
     if source.proxy_id is not None:
         resource.append(_text("service.instance.id", source.proxy_id))

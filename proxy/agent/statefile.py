@@ -1,8 +1,8 @@
 """State of the collector and the shipper on disk, in two slots that are overwritten in turn.
 
 A rename of a new file over the old file needs room for both files. A full disk is exactly the time when
-batches must be sent to free room. So each save overwrites the older of two preallocated slots. After a kill
-or a crash during the save, the newer slot is still intact.
+batches must be sent to free room. So each save of the state overwrites the older of two preallocated slots.
+After a kill or a crash during the save, the newer slot is still intact.
 """
 
 import hashlib
@@ -120,7 +120,7 @@ class StateFile:
         self.generation = 0
 
     def load(self) -> State | None:
-        """Return the newest intact state; None if there is no intact state."""
+        """Return the newest intact state of the file; None if it has no intact state."""
         newest: tuple[int, bytes] | None = None
         for slot in self._slots:
             try:

@@ -139,7 +139,7 @@ class TraceExporter:
             await asyncio.sleep(wait)
 
     async def flush(self, seconds: float) -> None:
-        """Export the queued spans once, without a retry. The remaining spans are lost."""
+        """Export the queued spans once, without a retry. Spans that remain in the queue are lost."""
         with contextlib.suppress(TimeoutError, _PutOff):
             async with asyncio.timeout(seconds):
                 await self._export_queued()
@@ -206,7 +206,7 @@ class TraceExporter:
         return rejected
 
     def check(self) -> Check:
-        """Return the state of the export, for heartbeat, readiness and metrics."""
+        """Return the state of the span export, for heartbeat, readiness and metrics."""
         if self._problem.text is None:
             return Check("ok")
         attempt = self._next_attempt_ms

@@ -1,6 +1,6 @@
 """Secret of a key vault, as this process keeps it.
 
-The secret is read again from time to time, and used while the vault is unreachable.
+The process reads the secret again from time to time, and uses it while the vault is unreachable.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class HeldSecret:
             await self.read()
 
     async def read(self) -> None:
-        """Read the secret from the vault now. If the reading fails, keep the current secret."""
+        """Read the secret from the vault now. If the vault can't be read, keep the current secret."""
         async with self._reading:
             await self._read()
 

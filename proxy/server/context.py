@@ -212,7 +212,7 @@ class Context:
     def can_record(self, size: int) -> bool:
         """Reserve `size` bytes of the spool, if free in addition to the records of current exchanges.
 
-        Return True if the bytes are reserved.
+        Return True if the bytes were reserved in the spool.
         """
         spool = self.spool
         if spool.promise(size):
@@ -252,7 +252,10 @@ class Context:
         return rewriter
 
     def foreign_link(self, host: str) -> None:
-        """Count a link that leads an application past the proxy. Log each host of such links once."""
+        """Count a link that leads an application past the proxy.
+
+        Log each host of links past the proxy once.
+        """
         self.counters.values[FOREIGN_LINKS] += 1
         if host not in self._foreign_hosts and len(self._foreign_hosts) < MAX_FOREIGN_HOSTS:
             self._foreign_hosts.add(host)
@@ -280,8 +283,9 @@ class Context:
     def client_ip(self, peer: str, forwarded_for: bytes | None) -> str:
         """Return the client's address: the peer, or the address that trusted load balancers report.
 
-        The list of reported addresses is read from the right. The result is empty if a load balancer reports
-        no address (RFC 7239 §6.2). No rule may take the load balancer's address for the client's.
+        The proxy reads the list of reported addresses from right to left. The result is empty if a load
+        balancer reports no address (RFC 7239 §6.2). No rule may take the load balancer's address for the
+        client's.
         """
         if not self.trusted_proxies or forwarded_for is None or not self.is_trusted(peer):
             return peer

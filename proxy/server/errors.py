@@ -110,7 +110,7 @@ def blocked_by(rule_id: str) -> str:
 def filter_failed(why: str) -> Refusal:
     """Refuse an upstream response, because it cannot be filtered.
 
-    Such a response is never passed on unfiltered.
+    A response that cannot be filtered never reaches the application.
     """
     return Refusal("filterFailed", f"The upstream's response can't be filtered: {why}.", "filterFailed")
 

@@ -34,7 +34,7 @@ def is_certificate(value: str, content_type: str) -> bool:
 def read_certificate(value: str, content_type: str) -> Certificate:
     """Read a certificate with its private key from the value of a secret.
 
-    Raise ValueError with the fault, but without any part of the value.
+    Raise ValueError with the fault of the secret, but without any part of its value.
     """
     key, certificates = _from_pfx(value) if content_type == PFX else _from_pem(value)
     if not isinstance(key, RSAPrivateKey):

@@ -47,13 +47,16 @@ class KeyVaultProvider:
             raise CredentialError(str(error), error.retry_after) from None
 
     async def _look_again(self) -> None:
-        """Read the secret from the vault again. Wait only briefly, because requests wait for this token."""
+        """Read the secret from the vault again.
+
+        Wait only briefly for the vault, because requests wait for this token.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self._secret.read()
 
     async def _once_more(self, refused: VaultSecret, refusal: ClientRefused) -> UpstreamToken:
-        """Retry with a newer version from the vault, because the old one is refused after a rotation."""
+        """Retry with a newer version of the secret, because the old version is refused after a rotation."""
         await self._secret.read()
         secret = await self._secret.current()
         if secret.version == refused.version:

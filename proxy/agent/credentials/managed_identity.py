@@ -23,7 +23,10 @@ class ManagedIdentityProvider:
 
 
 class FederatedManagedIdentityProvider:
-    """Provider of an application's token. The application's registration trusts the managed identity."""
+    """Provider of a token of an application, which the managed identity proves.
+
+    The application's registration trusts the managed identity.
+    """
 
     def __init__(
         self, entra: Entra, identity: ManagedIdentity, session: aiohttp.ClientSession, exchange_scope: str

@@ -174,7 +174,7 @@ def _described(name: str) -> str:
 
 
 def _refresh_after(life: float) -> float:
-    """Return the seconds from now to the refresh of a token with this lifetime."""
+    """Return the seconds from now to the refresh of a token with the lifetime `life`."""
     if math.isinf(life):
         return math.inf
     ahead = max(life * (1 - _REFRESH_AT), min(_REFRESH_AHEAD, life / 2))

@@ -21,7 +21,7 @@ class CredentialError(AttemptFailed):
 
 class CredentialProvider(Protocol):
     async def fetch(self, *, refused: bool = False) -> UpstreamToken:
-        """Return a token that was valid when it was issued.
+        """Return an upstream token that was valid when it was issued.
 
         Raise CredentialError if no token could be fetched. `refused` means that the upstream refused the last
         token. The credential that obtained this token may then be outdated too.

@@ -135,7 +135,8 @@ def _no_constant(name: str) -> object:
 def _decoded(part: str) -> bytes:
     """Return the bytes of base64url text.
 
-    azure-identity pads the text and signs the padding, unlike RFC 7515. So text with padding is accepted.
+    azure-identity pads the text and signs the padding, unlike RFC 7515. So base64url text with padding is
+    accepted.
     """
     try:
         raw = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
@@ -150,7 +151,7 @@ def _decoded(part: str) -> bytes:
 def _optional(members: dict[str, Any], name: str) -> str | None:
     """Return the member `name` of a JSON object, which must be a string.
 
-    Return None if the object does not have this member.
+    Return None if the JSON object does not have the member.
     """
     return _required(members, name) if name in members else None
 

@@ -50,7 +50,7 @@ class AssertionJudge:
     def use(self, app_id: str, proof: Proof, network: str, now: float) -> Use | None:
         """Record that an assertion was used. Return None if the store of used assertions fails.
 
-        This method blocks, so call it from a thread.
+        The method `use` blocks, so call it from a thread.
         """
         try:
             use = self._used.use(app_id, proof, network, now)

@@ -3,9 +3,9 @@
 Each application has its own file, so one application cannot fill the store of another. Applications that pin
 the same token of an issuer share a file, so only one of these applications can use the token.
 
-Each file is a sequence of records of equal size. A kernel lock lets only one thread of one process read and
-append at a time. Written records survive a killed process. If the machine itself fails, assertions of the
-last seconds before the failure may be accepted again.
+Each file of used assertions is a sequence of records of equal size. A kernel lock lets only one thread of one
+process read and append at a time. Written records survive a killed process. If the machine itself fails,
+assertions of the last seconds before the failure may be accepted again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class UsedAssertions:
     def use(self, app_id: str, proof: Proof, network: str, now: float) -> Use:
         """Record the use of an assertion, if the assertion may be used.
 
-        Raise NotRemembered if the store fails.
+        Raise NotRemembered if the store of used assertions fails.
 
         `network` is the address of the client. An empty address never equals another address.
         """

@@ -1,8 +1,8 @@
 """Decide which client certificates the TLS listener accepts, and find their applications (RFC 8705 §2.2).
 
-Each certificate that an application registered is a trust anchor of the listener, self-signed or not. The
-handshake proves only that the client has the private key. Each token request checks who owns the certificate,
-whether it is still registered, and whether it is within its validity period.
+Each certificate that an application registered is a trust anchor of the listener, self-signed or not. The TLS
+handshake proves only that the client has the private key of the certificate. Each token request checks who
+owns the certificate, whether it is still registered, and whether it is within its validity period.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ClientCertificates:
     """Registered client certificates of one worker, and the trust anchors of its listener."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
-        """Use the TLS context of the listener.
+        """Use the TLS context of the listener for client certificates.
 
         `tls` is None if the listener requests no client certificate.
         """

@@ -27,7 +27,10 @@ class KnownSecrets:
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
     def matching(self, digest: bytes, caller: Caller) -> str | None:
-        """Return the hash of a remembered secret. Return None if the secret must be compared with argon2."""
+        """Return the hash of the remembered secret whose digest is `digest`.
+
+        Return None if the secret must be compared with argon2.
+        """
         found = self._known.entries.get(digest)
         return found if found is not None and found in caller.known_hashes else None
 

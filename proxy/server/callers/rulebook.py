@@ -120,7 +120,7 @@ async def build_rulebook(
     missing.
 
     The garbage collector is disabled during the compilation, and ignores the compiled objects from then on.
-    Repeated collections over ten thousand rules would stall requests for a tenth of a second each.
+    Repeated garbage collections over ten thousand rules would stall requests for a tenth of a second each.
     """
     gc.disable()
     try:

@@ -43,7 +43,7 @@ class ShadowEvaluation:
         """Evaluate the request rules of the shadow ruleset.
 
         `facts.body` is empty both for a missing body and for an unread body; `body_known` distinguishes the
-        two. `envelope` marks an outer $batch request, which only a rule that names it can block.
+        two. `envelope` marks an outer $batch request, which only a rule for $batch itself can block.
         """
         self._rules = rules
         self._facts = facts

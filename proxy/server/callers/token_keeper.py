@@ -54,7 +54,7 @@ def kid_of(key: bytes) -> str:
 class UnknownToken(Refusal):
     """A token that identifies no caller.
 
-    The organisation of the request is unknown, so the request has no audit event.
+    The organisation of a request with such a token is unknown, so the request has no audit event.
     """
 
 
@@ -72,7 +72,7 @@ class RefusedToken(Refusal):
 class BoundToken(RefusedToken):
     """A token that is valid only over a connection with its client certificate.
 
-    The request is refused unless its connection has this certificate.
+    The request is refused unless its connection has the client certificate of the token.
     """
 
     def __init__(self, caller: Caller, thumbprint: str, credential_id: str | None) -> None:
@@ -181,8 +181,8 @@ class TokenKeeper:
     def caller(self, authorization: bytes | None, now: float) -> Caller:
         """Return the application that sent a request.
 
-        Raise UnknownToken or RefusedToken (401), or StoppedCaller (403). A token that is bound to a
-        certificate raises BoundToken, which is a RefusedToken.
+        Raise UnknownToken or RefusedToken for an unusable token (401), or StoppedCaller (403). A token that
+        is bound to a certificate raises BoundToken, which is a RefusedToken.
         """
         if authorization is not None:
             known = self._remembered.entries.get(authorization)

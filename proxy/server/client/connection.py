@@ -1,7 +1,7 @@
 """The client side of HTTP/1.1: exchanges one at a time, keep-alive, pipelining and deadlines.
 
-Pipelined requests wait as bytes until the exchange before them has ended. So the responses keep their order,
-and a request after a malformed request is never parsed.
+Pipelined requests wait as bytes until the exchange before them has ended. So responses keep the order of
+their requests, and a request after a malformed request is never parsed.
 
 After the refusal of a request whose body was not read, the connection reads and discards the rest of the
 body, within limits. So the rest of the body cannot be parsed as a request (RFC 9112 §9.3, §9.6).
@@ -566,7 +566,10 @@ class ClientConnection(OpenConnection):
     # Stop of the worker or of an application
 
     def stop(self, stops: Stops) -> None:
-        """End the current exchange if its application was stopped. The client connection may stay open."""
+        """End the current exchange if its application was stopped.
+
+        The connection of a stopped application may stay open.
+        """
         if self._exchange is not None:
             self._exchange.stop(stops)
 

@@ -12,7 +12,7 @@ class RequestHandler:
     __slots__ = ()
 
     def begin(self) -> None:
-        """Handle the request, whose head is complete."""
+        """Handle the request, because its head is complete."""
         raise NotImplementedError
 
     def request_body(self, chunk: bytes, last: bool) -> None:

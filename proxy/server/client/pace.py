@@ -1,4 +1,4 @@
-"""Set the state of a client connection and its deadline. No other module sets these two.
+"""Set the state of a client connection and its deadline. No other module sets the state or the deadline.
 
 | State   | Deadline                                                     | At the deadline        |
 |---------|--------------------------------------------------------------|------------------------|
@@ -135,7 +135,7 @@ class Pace:
         self.body_resumed()
 
     def body_paused(self) -> None:
-        """Remove the deadline of the body while the handler does not read it."""
+        """Remove the deadline of the body while the handler does not read the body."""
         if self.state is _BODY:
             self.wait_until(NEVER)
 
@@ -151,7 +151,7 @@ class Pace:
     def body_is_slow(self, now: float) -> bool:
         """Return True if the request body arrived below the minimum rate.
 
-        If not, set the next check of the rate in one second.
+        If the body is fast enough, set the next check of its rate in one second.
         """
         limits = self._limits
         elapsed = now - self._body_since
@@ -182,7 +182,7 @@ class Pace:
     def reader_is_slow(self, now: float, unsent: int) -> bool:
         """Return True if the client reads its response below the minimum rate of a body.
 
-        If not, set the next check of the client in `SLOW_READER_SECONDS`.
+        If the client reads fast enough, set the next check in `SLOW_READER_SECONDS`.
         """
         least = SLOW_READER_SECONDS * self._limits.min_body_rate
         if unsent and self._unsent - unsent >= least:

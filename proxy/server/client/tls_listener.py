@@ -54,7 +54,7 @@ class TlsListener:
         context.loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Accept no more connections. TLS handshakes that have begun continue."""
+        """Stop accepting TLS connections. TLS handshakes that have begun continue."""
         self._context.loop.remove_reader(self._listener)
         self._listener.close()
 

@@ -14,7 +14,7 @@ _SUPERSETS_OF_ASCII: Final = frozenset(("iso-8859-1", "iso-8859-15", "latin1", "
 
 
 def is_utf8(content_type: str, body: bytes) -> bool:
-    """Return True if the body is UTF-8.
+    """Return True if a body is UTF-8 text.
 
     Return False if two parameters of the Content-Type disagree, or if a parameter cannot be parsed.
     """

@@ -195,7 +195,10 @@ class StreamDecoder:
         return data
 
     def finish(self) -> bytes:
-        """End the body after all output was read. Raise ContentCodingError if the data is truncated."""
+        """End the body after all output was read.
+
+        Raise ContentCodingError if the compressed data is truncated.
+        """
         if self.pending:
             raise ContentCodingError("the decoder has unread output")
         if self._started and not all(stage.finished for stage in self._stages):

@@ -1,16 +1,17 @@
 """Rewrite links to the upstream, which an SDK follows, into links to the proxy.
 
-Every byte outside these links stays.
+Every byte outside of links to the upstream stays.
 
-The links are `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @, anywhere in a
-JSON body. `NextLink` and `DeltaLink` are rewritten too, because some SDKs ignore case. `@nextLink` is the
-spelling of OData 4.01, `odata.nextLink` that of OData 3, and `__next` that of verbose JSON.
+The rewritten links are `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @,
+anywhere in a JSON body. `NextLink` and `DeltaLink` are rewritten too, because some SDKs ignore case.
+`@nextLink` is the spelling of OData 4.01, `odata.nextLink` that of OData 3, and `__next` that of verbose
+JSON.
 
-An address is recognised in every spelling that leads to the same host. Spellings differ in letter case,
-escapes, percent-encoding, a dot at the end, the scheme or a default port.
+An address is recognised in every spelling that leads to the same host. The spellings of an address differ in
+letter case, escapes, percent-encoding, a dot at the end, the scheme or a default port.
 
-In valid JSON, a quote followed by a colon ends a name. So the end of the name, the colon and the start of the
-link are recognised as one sequence. Text within a string cannot imitate this sequence.
+In valid JSON, a quote followed by a colon ends a name. So the end of a link's name, the colon and the start
+of the link are recognised as one sequence. Text within a string cannot imitate this sequence.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class LinkRewriter:
     def _turned(self, body: bytes, names: Any, links: Any) -> bytes | None:
         """Rewrite the links that the pattern `links` matches after a name.
 
-        One search nearly always shows that the body has no such link.
+        One search nearly always shows that a body has no link to rewrite.
         """
         found = names.search(body)
         if found is None:
@@ -179,7 +180,7 @@ class LinkRewriter:
 class LinkStream:
     """Rewriter of links in a body that arrives in chunks.
 
-    The stream delays at most one name and the start of its link.
+    The rewriter delays at most one name and the start of its link.
     """
 
     def __init__(self, rewriter: LinkRewriter) -> None:
@@ -222,8 +223,8 @@ def _begun(text: bytes) -> int:
 def may_be_odata_3(body: bytes) -> bool:
     """Return True if a body is verbose JSON, or has names of OData 3 at its beginning or in its last member.
 
-    Other places in the body need no check. A search of the whole body would take thirty times as long as the
-    search for the names of OData 4.
+    Names of OData 3 at other places in the body need no check. A search of the whole body would take thirty
+    times as long as the search for the names of OData 4.
     """
     if body.find(_OF_ODATA_3, 0, _ODATA_3_BEGINS) >= 0 or _IS_VERBOSE.match(body) is not None:
         return True
@@ -281,8 +282,8 @@ def _in_header(authority: bytes, path: bytes) -> bytes:
 def _spelled_authority(authority: bytes) -> bytes:
     """Return a pattern for every spelling of a host and its port.
 
-    A dot at the end of the host names the DNS root (RFC 3986 §3.2.2). A default port may be written or
-    omitted.
+    A dot at the end of the host names the DNS root (RFC 3986 §3.2.2). The default port of the scheme may be
+    written or omitted.
     """
     found = re.search(rb":([0-9]+)\Z", authority)
     host = authority[: found.start()] if found else authority

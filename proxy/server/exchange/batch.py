@@ -104,7 +104,7 @@ class Batch:
 
     @property
     def unchanged(self) -> bool:
-        """True if the upstream receives exactly the bytes that arrived."""
+        """True if the upstream receives exactly the bytes of the batch that arrived."""
         return all(each.response is None and not each.part.changed for each in self._parts)
 
     @property
@@ -176,7 +176,7 @@ class Batch:
     def record(self, status: int, reason: str) -> bool:
         """Write the audit events of the sub-requests to the spool.
 
-        Return False if one of the events could not be written.
+        Return False if an audit event could not be written.
 
         The proxy records `status` and `reason` for sub-requests without a response.
         """
@@ -384,7 +384,10 @@ def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
 
 
 def _content_type(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Return the media type of a sub-request's body: JSON if its headers name no type, or several types."""
+    """Return the media type of a sub-request's body.
+
+    The type is JSON if the headers of the sub-request name no type, or several types.
+    """
     named = {value for name, value in headers if name.lower() == "content-type"}
     return named.pop().encode() if len(named) == 1 else b"application/json"
 
@@ -392,7 +395,7 @@ def _content_type(headers: Iterable[tuple[str, str]]) -> bytes:
 def _says_of_every_part(status: int | None) -> bool:
     """Return True if the status of the whole batch applies to each sub-request.
 
-    A success status does not apply to each sub-request.
+    A success status of a batch does not apply to its sub-requests.
     """
     return status is not None and not 200 <= status < 300
 

@@ -1,8 +1,8 @@
 """Process a response whose body is read in transit: buffer it for rules, or rewrite its links.
 
-Rules and filters need the complete body. Links do not. A short response is buffered, so that it keeps its
-bytes if no link in it changes. A longer response is rewritten piece by piece, without content coding and
-without a declared length.
+Rules and filters need the complete body of a response. Links do not. A short response is buffered, so that it
+keeps its bytes if no link in it changes. A response that is too long for the buffer is rewritten piece by
+piece, without content coding and without a declared length.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BUFFER_CODED_BYTES: Final = 2 * 1024 * 1024
 
 
 class BufferedForRules(ResponseBody):
-    """Response body that rules or a filter need complete.
+    """Response body that rules or a filter read only when it is complete.
 
     The client receives the body only after rules and filters have read it, unless only log rules need the
     body.
@@ -71,7 +71,7 @@ class BufferedForRules(ResponseBody):
     def _passed_without_rules(self) -> bool:
         """Pass on the buffered part of the body if only rules that log need the body.
 
-        Return False if a filter or a rule that decides needs it.
+        Return False if a filter or a rule that decides needs the body.
         """
         if not self._sink.evaluation.decide_response_by_fallback():
             return False
@@ -191,7 +191,10 @@ class RewrittenLinks(ResponseBody):
         return True
 
     def take_whole(self, body: bytes) -> None:
-        """Send a completely received body. The body keeps its bytes if no link in it changes."""
+        """Send a response body that was received completely.
+
+        The body keeps its bytes if no link in it changes.
+        """
         sink, response = self._sink, self._response
         try:
             decoded = decoded_body(body, response, sink.context.limits.max_filter_bytes)
@@ -219,7 +222,7 @@ class RewrittenLinks(ResponseBody):
         self._rewrite(links, body, last)
 
     def _rewrite(self, links: LinkStream, chunk: bytes, last: bool) -> None:
-        """Rewrite the links in a piece of the body.
+        """Rewrite the links in a piece of a response body.
 
         Decompress the piece in steps, no faster than the client reads the output.
         """

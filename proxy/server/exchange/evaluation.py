@@ -128,8 +128,8 @@ class Evaluation:
     def may_change_response(self) -> bool:
         """True if a filter or a response rule may change the response.
 
-        Rules cannot evaluate a range of such a response, and the range's position reveals the size of the
-        preceding part.
+        Rules cannot evaluate a range of a response, and the position of a range reveals the size of the part
+        before it.
         """
         return self.decision.transforms is not None or self.plan.response_decides
 
@@ -146,7 +146,10 @@ class Evaluation:
 
     @property
     def keeps_items(self) -> bool:
-        """True if a filter keeps only some objects of a response. Such a filter must read each object."""
+        """True if a filter keeps only some objects of a response.
+
+        A filter that keeps some objects must read each object of the response.
+        """
         transforms = self.decision.transforms
         return transforms is not None and bool(transforms.keep)
 
@@ -202,10 +205,10 @@ class Evaluation:
             self.take(decision)
 
     def without_hidden(self, context: Context, kind: MediaType, body: bytes) -> Filtered:
-        """Return the filtered response and the transforms that removed something.
+        """Return the filtered response, and the names of the transforms that removed something.
 
-        Raise FilterFailed if the body cannot be filtered. Raise Refusal if the path may name a hidden
-        property, or if the filter does not keep the object.
+        Raise FilterFailed if the response body cannot be filtered. Raise Refusal if the path may name a
+        hidden property, or if the filter does not keep the object.
         """
         transforms = self.decision.transforms
         assert transforms is not None

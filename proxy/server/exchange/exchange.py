@@ -82,7 +82,7 @@ _WITHOUT_RESPONSE: Final = Ending.WITHOUT_RESPONSE
 
 
 class Exchange(ExchangeOwner):
-    """One request and its response."""
+    """One pass-through request and its response."""
 
     __slots__ = (
         "_call",

@@ -30,7 +30,7 @@ class ResponseBody:
     def resume(self) -> bool:
         """Send the waiting bytes of the body, because the client reads again.
 
-        Return False if more bytes still wait.
+        Return False if more bytes of the body still wait.
         """
         raise NotImplementedError
 
@@ -59,7 +59,7 @@ class ResponseSink(RequestHandler):
     def reserve_buffer(self, size: int) -> bool:
         """Reserve `size` more bytes of the buffer budget, if it has room.
 
-        Return True if the bytes are reserved.
+        Return True if the bytes were reserved in the budget.
         """
         raise NotImplementedError
 

@@ -115,7 +115,7 @@ class RequestBody:
     def framed(self, piece: bytes) -> bytes:
         """Frame a piece of the request body for the upstream.
 
-        The piece is the last one if the body is complete.
+        The framed piece ends the body if the request body is complete.
         """
         return piece if self.length >= 0 else framed_chunk(piece, self.whole)
 

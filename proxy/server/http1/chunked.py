@@ -38,7 +38,10 @@ def framed_chunk(chunk: bytes, last: bool) -> bytes:
 
 
 class ChunkedDecoder:
-    """Strict decoder of a chunked body (RFC 9112 §7.1). Trailers are checked and discarded."""
+    """Strict decoder of a chunked body (RFC 9112 §7.1).
+
+    Trailer fields of a chunked body are checked and discarded.
+    """
 
     __slots__ = ("_line", "_remaining", "_state", "_trailer_bytes", "done", "excess", "lines", "rest")
 

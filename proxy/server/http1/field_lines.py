@@ -231,9 +231,9 @@ _SPACE: Final = 0x20
 class VaryingLines:
     """Find the values of the fields `names`, which differ between the heads of one sender.
 
-    A line counts if it spells its name exactly so, and if its value is empty or begins with a visible
-    character. The value of every line that counts is cut out of the head. So two heads with the same spelling
-    have the same lines, except for the values that were cut out.
+    A line counts if it spells a name exactly as `names` does, and if its value is empty or begins with a
+    visible character. The value of every counted line is cut out of the head. So two heads with the same
+    spelling have the same lines, except for the values that were cut out.
     """
 
     __slots__ = ("_pattern",)
@@ -270,7 +270,7 @@ class Layout:
     def values_if_same(self, head: bytes) -> list[bytes] | None:
         """Return the varying values of another head with the same layout.
 
-        Return None if the other head needs its own layout.
+        Return None if the other head has a different layout.
         """
         if len(head) != self._size:
             return None

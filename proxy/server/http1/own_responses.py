@@ -56,7 +56,7 @@ def id_fields(request_id: str, client_request_id: str | None) -> bytes:
 def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> dict[str, str]:
     """Return members of a token endpoint error, named as Entra names them.
 
-    Identity libraries print these members.
+    Identity libraries print these members of the error.
     """
     return {
         "timestamp": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%d %H:%M:%SZ"),

@@ -257,7 +257,7 @@ def _remembered(section: bytes, layout: Layout) -> RequestFields:
 
 
 def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestFields:
-    """Return the fields of a header section. `section` begins with the end of the previous line."""
+    """Return the fields of a header section. `section` begins with the CRLF that ends the request line."""
     fields = RequestFields(field_lines.read(section.split(b"\r\n")[1:-2]), id_at)
     _check_fields(fields, http10=http10)
     return fields

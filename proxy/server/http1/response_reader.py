@@ -156,7 +156,7 @@ class ResponseReader:
     def end_of_input(self, *, orderly: bool) -> bool:
         """Return True if the end of the connection is the end of the response.
 
-        `orderly` means that the upstream itself ended the connection. If the upstream did not, a third party
+        `orderly` means that the upstream itself ended the connection. If `orderly` is false, a third party
         may have cut the connection (RFC 9112 §9.8).
         """
         whole = self.state is _BODY and self._body.remaining == UNTIL_CLOSE and orderly

@@ -23,7 +23,10 @@ class BufferBudget:
         self._slow: dict[object, tuple[int, Callable[[], None]]] = {}  # slow readers, the longest slow first
 
     def reserve(self, size: int) -> bool:
-        """Reserve `size` more bytes if they fit into the budget. Return True if the bytes are reserved."""
+        """Reserve `size` more bytes of the buffer budget, if it has room.
+
+        Return True if the bytes were reserved in the budget.
+        """
         if self.reserved + size > self.limit:
             return False
         self.reserved += size

@@ -35,7 +35,7 @@ class BatchedConnection(asyncio.Protocol):
     def take_arrived(self) -> None:
         """Process arrived data, when the loop iteration ends or before any other event of the connection.
 
-        This method does not raise.
+        The method `take_arrived` does not raise an exception.
         """
         arrived = self._arrived
         if arrived:
@@ -50,7 +50,7 @@ class BatchedConnection(asyncio.Protocol):
             self.transport.write(queued)
 
     def on_deadline(self, now: float) -> None:
-        """Process the data that arrived.
+        """Process the data that arrived on the connection.
 
         Then handle the deadline of the connection if it is still in the past.
         """

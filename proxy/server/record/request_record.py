@@ -217,8 +217,8 @@ class PendingEvent:
     def write(self, context: Context) -> bool:
         """Write the audit event to the spool. Return False if the spool has no room for the event.
 
-        Without the event, the response must not be completed. A request of an unknown caller has no event.
-        Such a request is counted and logged where its caller was found to be unknown.
+        Without its audit event, the response must not be completed. A request of an unknown caller has no
+        event. A request of an unknown caller is counted and logged where its caller was found to be unknown.
         """
         if self.written:
             return True

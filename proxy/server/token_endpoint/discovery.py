@@ -80,7 +80,7 @@ class DocumentExchange(RequestHandler):
         self._connection.exchange_done(close=close)
 
     def request_body(self, chunk: bytes, last: bool) -> None:
-        """Do nothing: the response is sent before a body is read, so this is never called."""
+        """Do nothing: the response is sent before a body is read, so no body reaches this method."""
 
     def refuse(self, refusal: Refusal) -> None:
         self._connection.abort()

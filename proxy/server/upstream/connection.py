@@ -195,7 +195,7 @@ class UpstreamConnection(BatchedConnection):
     def reusable(self) -> bool:
         """True if the connection can carry another request.
 
-        Its last request and the response have then ended, and no byte of either is left over.
+        The last request and its response have then ended, and no byte of either is left over.
         """
         return (
             self._reader.state is _ENDED
@@ -212,7 +212,7 @@ class UpstreamConnection(BatchedConnection):
     def is_quiet(self) -> bool:
         """True if the connection is open and no unread bytes have arrived.
 
-        The pool checks this property before each use of the connection. Unread bytes, or a close by the
+        The pool checks `is_quiet` before each use of the connection. Unread bytes, or a close by the
         upstream, belong to no request. If unread bytes were taken for the next response, every later response
         would be assigned to the wrong request.
         """
@@ -414,7 +414,7 @@ class UpstreamConnection(BatchedConnection):
     def _piece_read(self, last: bool) -> None:
         """Release the connection if the response has ended.
 
-        If the response continues, restart the upstream's deadline.
+        If more of the response follows, restart the upstream's deadline.
         """
         if last:
             self._end_response()
