@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Peer:
-    """Server that the benchmark compares with others, and its samples.
+    """Server in a comparison of servers, with its samples.
 
     `start` raises Missing if this machine can't run the server.
     """

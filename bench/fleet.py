@@ -2,7 +2,7 @@
 
 A store has 400 organisations, 400 rulesets, 4,000 applications and 3,000 proxies, each with 20 heartbeats and
 40 windows of metrics. A control plane in its normal form serves each list of the admin API and each page of
-the console in turn. Another client requests the control plane's health while the control plane serves these
+the console in turn. Another client requests the control plane's health while the control plane serves the
 lists. The longest wait of this client shows how long the process served no other client.
 """
 

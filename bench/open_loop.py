@@ -45,7 +45,7 @@ class _Connection:
         """Read available bytes, and return True if the response is complete."""
         data = self.socket.recv(65536)
         if not data:
-            raise ConnectionError("the server closed a connection")
+            raise ConnectionError("the measured server closed a connection")
         if self._left < 0:
             self._head += data
             end = self._head.find(b"\r\n\r\n")

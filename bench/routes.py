@@ -1,6 +1,6 @@
 """Count the routes to twenty targets of Microsoft Graph that rulesets leave open, by a schema that is given.
 
-python -m bench.routes METADATA [--all] [--references]
+    python -m bench.routes METADATA [--all] [--references]
 
 METADATA is what Graph serves as /v1.0/$metadata. `--all` also prints each open route of rules that match by
 resource, and of the rules for jobs. `--references` also counts paths that continue behind a reference.

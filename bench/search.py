@@ -118,7 +118,10 @@ async def ask(
 
 
 async def count(index: SearchIndex, text: str) -> tuple[float, float, int, bool]:
-    """Return milliseconds for facets and a histogram, the events in the histogram, and the total."""
+    """Return the milliseconds for facets and for a histogram.
+
+    Return also the number of events in the histogram, and True if the histogram is complete.
+    """
     query = SearchQuery((ORG,), parse_filter(text))
     begun = time.perf_counter()
     await index.facets(query, FACETS)

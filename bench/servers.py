@@ -112,7 +112,9 @@ class Server:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 return
             time.sleep(0.01)
-        raise ServerFailed(f"{self.name} does not listen: {self.log.read_text(errors='replace')[-1000:]}")
+        raise ServerFailed(
+            f"{self.name} does not accept connections: {self.log.read_text(errors='replace')[-1000:]}"
+        )
 
     def processes(self) -> dict[int, str]:
         """Return the ids and names of all processes of the session, no matter who their parents are."""

@@ -130,7 +130,7 @@ class Response:
 
 
 class Connection:
-    """Kept-alive connection of one proxy, with only the parts of HTTP that these calls need."""
+    """Kept-alive connection of one proxy, with only the parts of HTTP that calls to a control plane need."""
 
     def __init__(self, sender: Sender) -> None:
         self.sender = sender

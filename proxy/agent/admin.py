@@ -109,7 +109,7 @@ class Admin:
 
 
 async def _accept(listener: socket.socket, server: web.Server) -> None:
-    """Accept one connection at a time, so that each one counts towards the limit before the next one."""
+    """Accept one connection at a time, so that each connection counts towards the limit before the next."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     while True:

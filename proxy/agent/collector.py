@@ -345,8 +345,8 @@ class Collector:
     def _settle_unplaced(self, cursor: Cursor) -> None:
         """Assign an organisation to missing records whose organisation no segment header shows.
 
-        If the stream has only one organisation, the missing records belong to it. Otherwise the missing
-        records are only counted.
+        If the stream has only one organisation, the missing records belong to it. In a stream of several
+        organisations, the missing records are only counted.
         """
         if not cursor.unplaced:
             return

@@ -348,9 +348,13 @@ class Enrolment:
             try:
                 found = _decode_response(readable(response.body))
             except ValueError:
-                raise CallFailed(f"the response {wanted} does not contain the keys of a proxy") from None
+                raise CallFailed(
+                    f"the control plane's response {wanted} does not contain the keys of a proxy"
+                ) from None
             if not (_is_word(found.api_key) and _is_word(found.hmac_secret) and _is_word(found.proxy_id)):
-                raise CallFailed(f"the response {wanted} contains an empty or malformed key or proxy ID")
+                raise CallFailed(
+                    f"the control plane's response {wanted} contains an empty or malformed key or proxy ID"
+                )
             return found
         if response.error_code == "invalidEnrolmentToken":
             cure = (

@@ -2,8 +2,8 @@
 
 All methods of a journal run on one thread. After each public method, disk and memory agree: the method saved
 the state, or raised OSError and changed nothing. If the agent is killed between writing lines and saving the
-state, a journal file has bytes beyond its committed length. The next start cuts these bytes off, so an event
-enters a journal exactly once.
+state, a journal file has bytes beyond its committed length. The next start cuts the uncommitted bytes off, so
+an event enters a journal exactly once.
 """
 
 import contextlib
@@ -492,7 +492,7 @@ class Journal:
     def _consumed_files(self, organisation: OrganisationState, least: int | None = None) -> list[JournalFile]:
         """Remove completely sent files of an organisation from the state.
 
-        The last file is removed only if it has at least `least` bytes.
+        The last journal file of an organisation is removed only if it has at least `least` bytes.
         """
         if least is None:
             least = self._file_bytes // _IDLE_SHARE
@@ -569,7 +569,7 @@ class Journal:
     def _restart_numbers(self) -> None:
         log.error(
             "%s: the audit state is missing or unreadable, and no journal holds the last sequence numbers;"
-            " they begin again at 1", self._root.parent,
+            " numbering restarts at 1", self._root.parent,
         )  # fmt: skip
         self.state.restarted_at = time.time()
 

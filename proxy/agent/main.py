@@ -398,7 +398,7 @@ class _Agent:
         if isinstance(message, ActiveUpstreamToken):
             left = round(message.expires_at - time.time())
             log.info(
-                "upstream token of identity %s, generation %d, valid for %s",
+                "sending the upstream token of identity %s to the workers: generation %d, valid for %s",
                 message.identity,
                 message.generation,
                 f"{left} s" if left < ENDLESS_SECONDS else "an unknown time",

@@ -165,8 +165,8 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
     found = _ANY_FORMAT.match(content)
     if found is not None and int(found[1]) > FORMAT:
         raise NewerState(
-            f"{slot}: written by a newer release (format {int(found[1])}, this release reads {FORMAT}): "
-            "run the newer release again, because this one does not change the audit state"
+            f"{slot}: written by a newer release (format {int(found[1])}, this release reads {FORMAT}). "
+            "Run the newer release again, because this release does not change the audit state."
         )
 
 

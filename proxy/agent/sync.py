@@ -341,7 +341,7 @@ class Sync:
         try:
             synced = _response_decoder.decode(json_text.readable(response.body))
         except ValueError as error:
-            raise SyncRefused(f"the response is not a valid sync body: {error}") from None
+            raise SyncRefused(f"the control plane's response is not a valid sync body: {error}") from None
         try:
             self._refuse_another_time(synced.generated_at)
             readable = self._readable(synced.rulesets)
@@ -464,9 +464,9 @@ class Sync:
     def _readable(self, delivered: tuple[SyncRuleset, ...]) -> _Readable:
         """Parse every ruleset, except one whose text is already active.
 
-        If a ruleset can't be read, its active version stays, and everything else takes effect. Rules of one
-        organisation that this release can't read must not block another organisation's secrets, rules or
-        applications. Raise SyncRefused if no ruleset can be read and none was active before.
+        If a ruleset can't be read, its active version stays, and the rest of the response takes effect. Rules
+        of one organisation that this release can't read must not block another organisation's secrets, rules
+        or applications. Raise SyncRefused if no ruleset can be read and none was active before.
         """
         held = self._held_rulesets()
         # An earlier release may have interpreted the text differently.
@@ -536,8 +536,10 @@ def _parse(delivered: SyncRuleset) -> Ruleset:
 
 def _require_schemas(delivered: SyncRuleset, ruleset: Ruleset) -> None:
     if needs_schemas(ruleset) and not delivered.schemas:
-        what = f"ruleset {delivered.name} version {delivered.version} uses names of a schema"
-        raise SyncRefused(f"{what}, but the response does not name that schema")
+        raise SyncRefused(
+            f"ruleset {delivered.name} version {delivered.version} uses names of a schema, "
+            "but the response does not name that schema"
+        )
 
 
 def _by_its_age(snapshot: Snapshot, now: float) -> float:
@@ -563,7 +565,7 @@ def _stops(synced: SyncAnswer) -> Stops:
 
 def _refuse_twice(what: str, values: list[str]) -> None:
     if len(set(values)) != len(values):
-        raise SyncRefused(f"the response has the same {what} twice")
+        raise SyncRefused(f"the control plane's response has the same {what} twice")
 
 
 def _etag(text: str) -> str | None:

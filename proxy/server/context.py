@@ -203,8 +203,8 @@ class Context:
     def reserve_records(self) -> None:
         """Reserve spool space for the records of current exchanges.
 
-        The space is twice the size of these records, because as many more requests may begin before the next
-        call.
+        The space is twice the size of the records, because as many more requests may begin before it is
+        reserved again.
         """
         unrecorded = sum([connection.record_bytes for connection in self.connections])
         self.spool.reserve(max(LEAST_RESERVED, 2 * unrecorded))
@@ -260,8 +260,8 @@ class Context:
         if host not in self._foreign_hosts and len(self._foreign_hosts) < MAX_FOREIGN_HOSTS:
             self._foreign_hosts.add(host)
             log.warning(
-                "a next link leads to %s, past this proxy: add it to Upstream.OtherBaseUrls if it is the "
-                "upstream's",
+                "a next link leads to %s and bypasses this proxy: add this address to Upstream.OtherBaseUrls "
+                "if it belongs to the upstream",
                 host,
             )
 

@@ -214,7 +214,7 @@ def _unusable() -> dict[str, tuple[str, str | None, str]]:
         "no base64": ("päth", PFX, "is not a PFX in base64 without a password"),
         "PEM called PFX": (certificate.pem, PFX, "is not a PFX in base64"),
         "PFX without its type": (certificate.pfx, None, "is too long for a client secret"),
-        "an ended certificate": (ended.pem, PEM, "the certificate has expired"),
+        "an ended certificate": (ended.pem, PEM, "the certificate in the secret has expired"),
     }
 
 

@@ -82,7 +82,9 @@ class KeyVaultProvider:
         try:
             certificate = read_certificate(secret.value, secret.content_type)
             if certificate.ends_at <= self._clock():
-                raise ValueError("the certificate has expired")
+                raise ValueError("the certificate in the secret has expired")
         except ValueError as error:
-            raise CredentialError(f"secret {self._name} ({secret.content_type}): {error}") from None
+            raise CredentialError(
+                f"cannot use secret {self._name} ({secret.content_type}): {error}"
+            ) from None
         return certificate.pem

@@ -42,8 +42,8 @@ class AssertionJudge:
             if refused.problem == "audienceUnknown" and not self._warned:
                 self._warned = True
                 logger.error(
-                    "rejected assertions by registered keys: set Proxy.PublicBaseUrl to the address that "
-                    "applications use"
+                    "rejected client assertions of registered keys: set Proxy.PublicBaseUrl to the address "
+                    "that applications use"
                 )
             raise
 
@@ -57,13 +57,15 @@ class AssertionJudge:
         except NotRemembered as error:
             if not self._has_problem:
                 self._has_problem = True
-                logger.error("rejected assertions, because the store of used assertions failed: %s", error)
+                logger.error(
+                    "rejected client assertions, because the store of used assertions failed: %s", error
+                )
             return None
         if use is Use.FULL and not self._has_problem:
             self._has_problem = True
             logger.error(
-                "rejected assertions of application %s: its store of used assertions is full until earlier "
-                "assertions expire",
+                "rejected client assertions of application %s: its store of used assertions is full until "
+                "earlier assertions expire",
                 app_id,
             )
         elif use is Use.FIRST and self._has_problem:

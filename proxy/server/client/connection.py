@@ -555,7 +555,7 @@ class ClientConnection(OpenConnection):
     def host_for(self, head: RequestHead) -> bytes:
         """Return the host by which the application reached the proxy.
 
-        That host is the Host header field or, for HTTP/1.0 without this field, the local address of the
+        The host is the Host header field or, for HTTP/1.0 without this field, the local address of the
         connection.
         """
         if head.fields.host:

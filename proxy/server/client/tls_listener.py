@@ -67,7 +67,7 @@ class TlsListener:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                logger.error("cannot accept connections: %s", error.strerror)
+                logger.error("cannot accept client connections: %s", error.strerror)
                 self._context.loop.remove_reader(self._listener)
                 self._context.loop.call_later(_RETRY_SECONDS, self._accept_again)
                 return

@@ -104,7 +104,7 @@ def _has_zlib_header(data: bytes) -> bool:
 def _begins_stored_block(data: bytes) -> bool:
     """Return True if data with a zlib header is also valid as a bare stream.
 
-    The first bits of such data are those of a stored block, followed by the length and the length's
+    The first bits of ambiguous data are those of a stored block, followed by the length and the length's
     complement (RFC 1951 §3.2.4).
     """
     return data[1] ^ data[3] == 0xFF and data[2] ^ data[4] == 0xFF

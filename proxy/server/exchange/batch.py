@@ -48,7 +48,7 @@ def version_of(target: Target) -> str:
 
     Raise Refusal if another server could read another API version in this target.
 
-    Otherwise the proxy would apply the rules for other resources than the sub-requests reach.
+    Without the refusal, the proxy would apply the rules for other resources than the sub-requests reach.
     """
     names = {name.folded for reading in target.readings for name in reading.names}
     first, *others = names

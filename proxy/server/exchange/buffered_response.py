@@ -254,7 +254,8 @@ class RewrittenLinks(ResponseBody):
 def decoded_body(body: bytes, response: ResponseHead, limit: int) -> bytes:
     """Return a response body without its content codings.
 
-    Raise ContentCodingError if the body cannot be decompressed, or if it then has more than `limit` bytes.
+    Raise ContentCodingError if the body cannot be decompressed. Raise it also if the decompressed body has
+    more than `limit` bytes.
     """
     coding = response.fields.content_encoding
     return body if coding is None else decode(body, split_codings(coding), limit=limit)

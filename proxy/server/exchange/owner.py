@@ -1,6 +1,7 @@
 """Interfaces between an exchange and its parts: the upstream call, and the response to the client.
 
-The parts import these base classes instead of `Exchange`, which derives from them.
+The parts of an exchange import the base classes of this module instead of `Exchange`, which derives from
+them.
 """
 
 from __future__ import annotations

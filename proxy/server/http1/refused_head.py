@@ -1,8 +1,8 @@
 """Parse a refused head to find the application that sent it, its method and its target.
 
 A head with one fault is refused as a whole, but its Authorization field can still identify the application.
-The audit event of the refusal then names that application. The facts that this module parses never affect a
-forwarded request. This module does no input or output.
+The audit event of the refusal then names the application that sent the head. The facts that this module
+parses never affect a forwarded request. This module does no input or output.
 """
 
 from __future__ import annotations

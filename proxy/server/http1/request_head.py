@@ -1,11 +1,11 @@
 """Parse a request head and find where the request ends (RFC 9112 §6). Every ambiguous head is refused.
 
-httptools checks each field (`field_lines`) and the method. This module checks the rest: one unambiguous
-request line, one valid Host, one way to delimit the body, and the fields that belong only to this connection
-(RFC 9110 §7.6.1). This module does no input or output.
+httptools checks each field (`field_lines`) and the method. This module checks the rest of a head: one
+unambiguous request line, one valid Host, one way to delimit the body, and the fields that belong only to this
+connection (RFC 9110 §7.6.1). This module does no input or output.
 
-An application sends the same fields with every request, except `client-request-id`. So the meaning of the
-other fields is computed once per spelling, and remembered. The gain: `bench/test_head.py`.
+An application sends the same fields with every request, except `client-request-id`. So the meaning of all
+fields but `client-request-id` is computed once per spelling, and remembered. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations

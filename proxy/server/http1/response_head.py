@@ -1,10 +1,10 @@
 """Parse an upstream response head and find where the response ends (RFC 9112 §6). Refuse invalid heads.
 
-httptools checks each field (`field_lines`). This module checks the status line and conflicts between
-fields. This module does no input or output.
+httptools checks each field (`field_lines`). This module checks the status line and conflicts between fields.
+This module does no input or output.
 
 Except for a few values, a service sends the same response heads again and again. So the meaning of a head is
-computed once per spelling of its other parts, and remembered. The gain: `bench/test_head.py`.
+computed once per spelling of its unchanging parts, and remembered. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class ResponseReader:
         return head
 
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the body content in `data` and in the rest of `feed`, and whether the response has ended.
+        """Return the body content in `data` and left over by `feed`, and whether the response has ended.
 
         Raise BrokenResponse if the body is malformed.
         """

@@ -4,9 +4,9 @@ If each piece of input were processed when it is read, the processing would run 
 code and data of system calls evict those of the proxy from the processor's caches. The processing of
 responses and of requests would also alternate, although the two share little code.
 
-If each piece of output were sent at once, it would wake its receiver alone. The next piece would find the
-receiver asleep again. Batched input and batched output each save a tenth of a request's processor time under
-load, and a fifth with TLS (`./dev bench J2 TLS`).
+If each piece of output were sent at once, it would wake its receiver alone. The next piece of output would
+find its receiver asleep again. Batched input and batched output each save a tenth of a request's processor
+time under load, and a fifth with TLS (`./dev bench J2 TLS`).
 
 Responses are processed before requests, so that the connections they free are available for later requests.
 """

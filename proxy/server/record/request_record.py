@@ -82,7 +82,10 @@ def pending_event_of_refused(context: Context, received: bytes, peer: str) -> Pe
 
 
 class PendingEvent:
-    """Facts that are known so far about one request. `write` turns these facts into an audit event, once."""
+    """Facts that are known so far about one request.
+
+    `write` turns the known facts into an audit event, once.
+    """
 
     __slots__ = (
         "caller",

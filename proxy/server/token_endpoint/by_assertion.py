@@ -71,7 +71,9 @@ def _assertion_of(form: dict[str, str], authorization: bytes | None) -> Assertio
     Raise OAuthError if the form is not acceptable, or AssertionRefused if the assertion is not.
     """
     if "client_secret" in form or is_basic(authorization):
-        raise OAuthError(400, "invalid_request", "Send either a secret or an assertion, not both.")
+        raise OAuthError(
+            400, "invalid_request", "Send either a client secret or a client assertion, not both."
+        )
     if form.get("client_assertion_type") != ASSERTION_TYPE:
         raise OAuthError(400, "invalid_request", f"client_assertion_type must be {ASSERTION_TYPE}.")
     if not form.get("client_assertion"):

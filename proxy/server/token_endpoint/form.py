@@ -64,7 +64,9 @@ def is_basic(authorization: bytes | None) -> bool:
 
 def _parse_form(content_type: bytes | None, body: bytes) -> dict[str, str]:
     if content_type is None or content_type.partition(b";")[0].strip(b" \t").lower() != _FORM:
-        raise OAuthError(400, "invalid_request", "The body must be application/x-www-form-urlencoded.")
+        raise OAuthError(
+            400, "invalid_request", "The request body must be application/x-www-form-urlencoded."
+        )
     if body.count(b"&") >= MAX_FORM_FIELDS:
         raise OAuthError(400, "invalid_request", f"The form has more than {MAX_FORM_FIELDS} fields.")
     try:

@@ -130,7 +130,7 @@ class TokenRequest:
         self._respond_with_json(200, body, _NO_STORE)
 
     def count_refusal(self) -> None:
-        """Count a refused proof of a client. Log the refusal if the rules contain no such client."""
+        """Count a refused proof of a client. Log the refusal if the rules do not contain the client."""
         values = self.context.counters.values
         if self.pending.caller is None:
             values[UNKNOWN_CLIENTS] += 1

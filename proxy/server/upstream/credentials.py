@@ -82,7 +82,7 @@ class UpstreamCredential:
     def rejected(self, generation: int, now: float) -> None:
         """Request a replacement, because the upstream refused the token of `generation`.
 
-        The new token resumes the waiting requests.
+        The new upstream token resumes the waiting requests.
         """
         recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
         if generation == self.generation and not recent:

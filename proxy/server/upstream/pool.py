@@ -121,7 +121,10 @@ class UpstreamPool(ConnectionOwner):
             self._idle.remove(upstream)
 
     def forget(self, upstream: UpstreamConnection) -> None:
-        """Stop counting a closed connection. The pool may then open another connection in its place."""
+        """Stop counting a closed connection.
+
+        After the close, the pool may open another connection in its place.
+        """
         if not upstream.adopted:
             return  # `_connect` counts connections that failed to open
         self._open -= 1
