@@ -155,8 +155,8 @@ def _cell(text: str) -> str:
 def _sentence(text: str) -> str:
     """Return a help text as sentences.
 
-    The result starts with a capital letter and ends with a full stop. A part of the help text in brackets,
-    such as a default, becomes the last sentence.
+    The first sentence starts with a capital letter and ends with a full stop. A part of the help text in
+    brackets, such as a default, becomes the last sentence.
     """
     words, _, extra = " ".join(text.split()).partition("  [")
     found = re.fullmatch(r"(.*?) ?\[((?:default|required|env)[^\]]*)\]", words)

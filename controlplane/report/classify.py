@@ -1,8 +1,8 @@
 """Find the resource classes that a recorded request reaches: by path, by `$expand`, by implied requests.
 
-A recorded request reaches a resource class certainly, possibly, or not. The result is *possible* if the trail
-lacks facts of the request, such as the body of a search. The result is also *possible* if no schema or
-built-in fact describes the path of the request.
+A recorded request reaches a resource class certainly, possibly, or not. A class is reached only *possibly* if
+the trail lacks facts of the request, such as the body of a search. A class is also reached only *possibly* if
+no schema or built-in fact describes the path of the request.
 """
 
 from __future__ import annotations

@@ -531,7 +531,7 @@ def _on_another_path(rule: Rule) -> Attempt:
 
 
 def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> Finding:
-    """Return a finding with shortened texts.
+    """Return a finding whose texts are shortened.
 
     A long text may occur in every rule, and every rule may name many values.
     """

@@ -30,7 +30,7 @@ _WHOLE_NUMBER_DIGITS: Final = 19  # a longer number becomes a float, because its
 class InvalidHar(ValueError):
     """The file is not a HAR, or has no usable request.
 
-    The message gives the place and the reason, and quotes no content of the file.
+    The message gives the place and reason of the fault, and quotes no content of the file.
     """
 
 

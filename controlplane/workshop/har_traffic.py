@@ -211,8 +211,8 @@ def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
 def _filters(by_place: _ByPlace) -> dict[Place, Filter]:
     """Return filters for patterns and methods whose requests all named the properties that they need.
 
-    A filter is used only if it leaves every response unchanged. Requests of other methods to the same path do
-    not matter.
+    A suggested filter is used only if it leaves every recorded response unchanged. A filter for one method
+    ignores requests of other methods to the same path.
     """
     found = {place: _selected(seen) for place, seen in by_place.items() if place[1] == "GET"}
     return {place: Filter(one, guards=True) for place, one in found.items() if one is not None}

@@ -208,8 +208,8 @@ class Rules:
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the names of the filter that the rules with these ids form together.
 
-        Return None if the ruleset lacks a rule with one of the ids, or if none of the rules is a filter. In
-        either case, the rules of another ruleset evaluated the event.
+        Return None if the rules of another ruleset evaluated the event. This is the case if a rule with one
+        of the ids is missing, or if none of the rules is a filter.
         """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
@@ -308,7 +308,7 @@ class Replay:
     ) -> Callable[[], bool | None]:
         """Return a function that compares the effects of two rulesets for one set of possible values.
 
-        The function returns None if the possible values contradict the recorded outcome.
+        The returned function returns None if the possible values contradict the recorded outcome.
         """
         ours = self._evaluation(event, target, self.rules.plan(event.method, target))
         others = self._evaluation(event, target, other.rules.plan(event.method, target))
@@ -418,7 +418,7 @@ def _has_no_body(event: Event) -> bool:
 def _in_all(ways: Ways[T], possible: tuple[Outcome, ...]) -> Outcome | Unclear:
     """Return one outcome if all possible outcomes have the same effect.
 
-    The rules that decide the possible outcomes may differ.
+    The possible outcomes may have different deciding rules.
     """
     if ways.complete and len({outcome.effect for outcome in possible}) == 1:
         return possible[0]
@@ -558,7 +558,7 @@ class Tally:
     def sorted_groups(self) -> list[Group]:
         """Return the groups of changed verdicts: harmful changes first, then the most frequent.
 
-        The order of the groups is always the same for the same events.
+        The order of the reported groups is always the same for the same events.
         """
         return sorted(self.groups.values(), key=_rank)
 

@@ -56,7 +56,7 @@ class Path:
         return (*self.segments, KEY) if self.many else self.segments
 
     def owner(self) -> tuple[str, ...]:
-        """Return the path segments of the object that has the last navigation."""
+        """Return the path segments of the object from which the last navigation of the address leads."""
         return self.segments[: -len(self.last.segments)] if self.last is not None else ()
 
 

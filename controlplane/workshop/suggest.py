@@ -118,7 +118,7 @@ class Evidence:
         """Return a filter that shows no more than each recorded response did, or None if none is needed.
 
         If the pattern stands for several resources and only some were filtered, the filter applies to all of
-        them. A pattern cannot express which of its resources were not filtered.
+        them. A path pattern cannot express which of its resources were not filtered.
         """
         if self.hidden is None or (self.whole and not is_general):
             return None
@@ -188,7 +188,7 @@ class Seen:
 class Observations:
     """The recorded requests of an application.
 
-    The memory in use depends only on the number of path shapes.
+    The memory of the observations depends only on the number of path shapes.
     """
 
     def __init__(self) -> None:

@@ -154,7 +154,7 @@ class ScriptedUpstream:
 def responding(*responses: bytes) -> Script:
     """Return a script that sends the next of `responses` to each request, and finally repeats the last.
 
-    The script does not read the bodies of requests.
+    The returned script does not read the bodies of requests.
     """
 
     async def script(peer: UpstreamPeer) -> None:

@@ -72,7 +72,7 @@ def signed(
 ) -> bytes:
     """Return a token with any header and claims, signed with `key`.
 
-    A header or claims given as text are used unchanged.
+    A token's header or claims are used unchanged if they are given as text.
     """
     parts = [
         coded(each.encode() if isinstance(each, str) else json.dumps(each).encode())

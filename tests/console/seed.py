@@ -394,7 +394,7 @@ class _Seeding:
     async def _commit(self, seeded: Seeded) -> None:
         """Store the events of each proxy and organisation in order, in batches.
 
-        A few events of one proxy are missing.
+        A few events of one proxy are missing in the stored data.
         """
         lanes: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for traffic, at_ms in self._traffic.moments(TRAFFIC, seeded.events):

@@ -2,9 +2,9 @@
 
 Each run is killed one step later than the previous run.
 
-A step is an access to a file in the control plane's directory, or a migration. After each kill, the program
-runs the same command again in the same directory. The program prints the exit status of each repeated
-command, one a line. The program ends when a run is not killed.
+A step of the start is an access to a file in the control plane's directory, or a migration. After each kill,
+the program runs the same command again in the same directory. The program prints the exit status of each
+repeated command, one a line. The program ends when a run is not killed.
 """
 
 from __future__ import annotations

@@ -552,7 +552,7 @@ async def test_a_form_of_a_session_that_ended_meanwhile_changes_nothing(
 async def test_large_bodies_of_one_operator_leave_room_for_those_of_others(
     plane: Plane, slow: SlowBodies
 ) -> None:
-    """The server buffers large bodies in limited memory.
+    """The server buffers large request bodies in limited memory.
 
     Small requests, such as an emergency stop, always have room in the buffer memory.
     """

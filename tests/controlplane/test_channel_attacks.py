@@ -182,7 +182,7 @@ async def test_who_has_asked_in_time_keeps_the_connection(
 async def test_a_flood_of_connections_shuts_no_proxy_out(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server closes the oldest unauthenticated connection, and keeps authenticated ones."""
+    """The server closes the oldest unauthenticated connection, and keeps authenticated connections."""
     monkeypatch.setattr(connections, "_MOST_UNPROVED", 20)
     known, to_known = await _connected(plane, _head(proxy, "GET", SYNC))
     assert await known.readline() == b"HTTP/1.1 200 OK\r\n"

@@ -324,7 +324,7 @@ class Terminal(StringIO):
 async def test_a_command_asks_before_it_deletes(
     commands: Commands, plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command needs `--yes` if there is no terminal, because no operator can confirm."""
+    """The command for a deletion needs `--yes` if there is no terminal, because no operator can confirm."""
     await commands.facts("store", "org", "add", "acme")
     status, _, err = await commands.run("server", "org", "delete", "acme")
     assert status == 2

@@ -249,7 +249,7 @@ async def test_a_viewer_reads_an_editor_changes_rules_an_admin_hands_out_secrets
 
 
 async def test_a_secret_is_replaced_by_one_of_those_who_saw_the_same(context: OperationContext) -> None:
-    """The second operator must not end the secret that only the first operator has seen."""
+    """The second operator must not end the new secret, because only the first operator has seen it."""
     once = apps.RotateSecret("own-app", grace_seconds=3600, expected=1)
     both = [apps.rotate_secret.perform(context, OWNER, once) for _ in range(2)]
     made, refused = await asyncio.gather(*both, return_exceptions=True)

@@ -145,7 +145,7 @@ async def test_rules_that_ended_within_the_time_are_named(plane: Plane, traffic:
 
 
 async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic: Traffic) -> None:
-    """The event has no header fields, but the stored ruleset version shows how the header was evaluated."""
+    """The event has no header fields, but the stored ruleset version shows how a header was evaluated."""
     blocked = {"verdict": "block", "ruleId": "default", "reason": "default", "upstreamStatus": None}
     await traffic.send([{"ruleId": "eventual"}, blocked])
     report = await replayed(context_of(plane))

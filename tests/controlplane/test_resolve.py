@@ -101,7 +101,7 @@ async def test_every_key_of_a_row_refers_to_it(
 async def test_a_row_that_the_actor_may_not_see_is_as_unknown_as_any(
     asked: Asked, find: Find, kind: str, references: list[str], actor: Actor
 ) -> None:
-    """The message and the operator log are the same as for a reference to a missing row."""
+    """The message and log line for a row of another organisation are the same as for a missing row."""
     for reference in (references[0], "nothing"):
         with pytest.raises(NotFound, match=f"^there is no {kind} {reference}$"):
             await find(asked.resolve, actor, "viewer", reference)

@@ -98,7 +98,7 @@ async def test_a_page_of_the_largest_events_of_a_proxy_is_whole(index: SqliteInd
 async def test_pages_that_end_with_their_time_hold_each_event_once(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, seconds: int, text: str
 ) -> None:
-    """The parts of the index overlap in time; the test's clock moves a second at each call."""
+    """The parts of the search index overlap in time, and the test's clock moves a second at each call."""
 
     class Ticks(TimeLimit):
         def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:

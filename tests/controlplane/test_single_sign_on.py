@@ -511,7 +511,7 @@ async def test_somebody_who_is_nobody_here_counts(console: Console) -> None:
 
 @pytest.mark.parametrize(("issuer", "status"), [("", 303), ("/", 303), ("-of-another", 401)])
 async def test_the_issuer_of_a_response_is_this_provider(console: Console, issuer: str, status: int) -> None:
-    """The check applies if the response names an issuer (RFC 9207), against mixed-up providers."""
+    """The console checks the issuer of a response only if the response names one (RFC 9207)."""
     provider = console.provider
     provider.people.back = {"iss": f"{provider.base_url}/{TENANT}/v2.0{issuer}"}
     assert (await console.sign_in())[0] == status

@@ -247,9 +247,9 @@ async def test_jobs_that_wait_together_commit_together(database: SqliteDatabase)
 async def test_a_crowded_queue_says_so_at_once(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limits of the queue count both writes and bytes.
+    """The limits of the store's queue count both writes and bytes.
 
-    The queue has room for a call of each proxy of a large fleet.
+    The store's queue has room for a call of each proxy of a large fleet.
     """
     assert waiting.MOST_WAITING >= 8000
     release = threading.Event()

@@ -51,7 +51,7 @@ class SigningKey:
     def sign(self, claims: dict[str, Any], *, algorithm: str | None = None, **header: Any) -> str:
         """Return a signed JWT with these claims.
 
-        A header member with the value None is left out of the token.
+        A header member of the token is left out if its value is None.
         """
         algorithm = algorithm or self.algorithm
         fields = {"alg": algorithm, "typ": "JWT", "kid": self.key_id, **header}
@@ -68,7 +68,7 @@ class SigningKey:
 def claims_of(issuer: str, subject: str, audience: str, **changes: Any) -> dict[str, Any]:
     """Return claims of a token that is valid for ten minutes.
 
-    A claim with the value None is left out of the token.
+    A claim of the token is left out if its value is None.
     """
     now = int(time.time())
     claims = {

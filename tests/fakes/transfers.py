@@ -1,8 +1,8 @@
 """Upload sessions and downloads of the fake graph, at addresses that contain their own credential.
 
 The real service has addresses with their own credential on other hosts. The host of addresses with their own
-credential is `localhost`, and the graph's host is `127.0.0.1`. The fake refuses a request with a token at an
-address with its own credential, as the real service does.
+credential is `localhost`, and the graph's host is `127.0.0.1`. The fake graph refuses a request with a token
+at an address with its own credential, as the real service does.
 """
 
 from __future__ import annotations

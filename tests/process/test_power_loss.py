@@ -1,7 +1,8 @@
 """Tests of power loss at any step of the agent: only the synced content of its files is left.
 
-The tests model power loss as POSIX does. A file has the content of its last fsync, and a name exists once its
-directory was synced. Writes after the last fsync may be missing or incomplete after a power loss.
+The tests model a power loss as POSIX describes it. A file has the content of its last fsync, and a name
+exists once its directory was synced. Writes after the last fsync may be missing or incomplete after a power
+loss.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def test_org_add_keeps_base_by_default(operator: Operator) -> None:
 def test_proxy_add(operator: Operator) -> None:
     """The command `proxy add NAME --org ORG [--org ORG …]` prints {"proxyId","apiKey","hmacSecret"}.
 
-    The command prints the secrets only this once. The argument ORG accepts the id or the name of an
-    organisation.
+    The command `proxy add` prints the secrets only this once. The argument ORG accepts the id or the name of
+    an organisation.
     """
     other = operator.json("org", "add", "other")["orgId"]
     report = operator.json("proxy", "add", "of-two", "--org", "first", "--org", other)
@@ -115,7 +115,7 @@ def test_ruleset_apply(operator: Operator) -> None:
 def test_app_add(operator: Operator) -> None:
     """The command `app add NAME --org ORG --ruleset NAME` prints {"appId","clientId","clientSecret"}.
 
-    The command prints the secret only this once.
+    The command `app add` prints the secret only this once.
     """
     report = operator.json("app", "add", "hr", "--org", "first", "--ruleset", "rules")
     assert list(report) == ["appId", "clientId", "clientSecret"]
@@ -203,7 +203,7 @@ def test_exit_status_and_standard_error(operator: Operator, status: int, command
 def test_errors_name_file_line_and_column(operator: Operator, tmp_path: Path) -> None:
     """Error lines name the file, line and column, if there is a file.
 
-    The command refuses a bad ruleset completely, and reports every error.
+    The command `ruleset apply` refuses a bad ruleset completely, and reports every error.
     """
     before = operator.json("ruleset", "show", "rules")["version"]
     file = tmp_path / "bad.yaml"
@@ -290,7 +290,7 @@ SECRETS = ("the-api-key-itself", "the-hmac-secret-itself", "the-access-token-its
 def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) -> None:
     """The option `--check` prints the resolved settings with secrets masked, and exits 0 or 2.
 
-    The check loads and validates all files that the settings name.
+    The option `--check` loads and validates all files that the settings name.
     """
     status, out, errors = check(tmp_path, PROXY)
     assert (status, errors) == (0, [])
@@ -301,7 +301,7 @@ def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) 
 
 
 def test_defaults(tmp_path: Path) -> None:
-    """The default of each setting is as in the contract.
+    """The default of each setting is the default that the contract states.
 
     Examples: The tested defaults include CatchUp, LifetimeSeconds, ReportAs502, RewriteLinks and
     RequireSignedResponse.
@@ -389,7 +389,7 @@ Listen = "127.0.0.1:0"
 def test_a_wrong_setting_stops_the_start_with_one_line(
     tmp_path: Path, added: str, line: int, says: list[str]
 ) -> None:
-    """The error line names the wrong key, the file and line, and the nearest known key."""
+    """The proxy's error line names the wrong key, the file and line, and the nearest known key."""
     config = tmp_path / "proxy.toml"
     config.write_text(PROXY.replace("PORT", "0") + added)
     done = run("proxy", "--config", str(config))
@@ -915,7 +915,7 @@ def test_a_rule_whose_gates_do_not_hold_does_not_match(live: Live) -> None:
 
 
 def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
-    """The first matching rule with allow, filter or block decides.
+    """The first matching rule with the verdict allow, filter or block decides.
 
     A matching `log_only` rule is recorded in `loggedRuleIds`, and the search continues. If a request matches
     only a log_only rule under default: allow, the event has that verdict and id.

@@ -86,7 +86,7 @@ def json_of(value: Any) -> bytes:
 def test_an_upstream_401_is_never_the_applications_fault(live: Live) -> None:
     """If the upstream responds 401, the proxy fetches a new upstream token and tries once more.
 
-    If the second request to the upstream fails too, the response is 502 `upstreamError`.
+    If the upstream refuses the new token too, the response is 502 `upstreamError`.
     """
     live.upstream_says("/v1.0/open/refused", b"{}", [("WWW-Authenticate", "Bearer error=x")], 401)
     acquired = live.system.identity.acquisitions
