@@ -54,8 +54,9 @@ RESPONSES: Final = {
     ),
     "itemNotFound": Text(
         "The requested object does not exist for this application. Either the upstream does "
-        "not have the object, or a rule removes it. The response body is the same in both "
-        "cases, so that a caller cannot detect a removed object.",
+        "not have the requested object, or a rule removes the object from the response. The "
+        "response body is the same in both cases, so that a caller cannot detect a removed "
+        "object.",
         "Search the audit event by the `request-id` of the response. If the verdict of the "
         "event is `filter`, a rule removed the object.",
         ("rule", "impliedRequest"),
@@ -155,7 +156,8 @@ OAUTH: Final = {
     ),
     ("invalid_client", 401): Text(
         "The client id or the credential is wrong, or the application is disabled. The "
-        "response is the same for all causes, so that a caller cannot guess client ids.",
+        "response `invalid_client` is the same for all causes, so that a caller cannot guess "
+        "client ids.",
         "The operator finds the audit event by the `trace_id` of the response. The field "
         "`credentialProblem` of the event names the cause. [Credential "
         "problems](#credential-problems) explains the values of `credentialProblem`. The "
@@ -333,8 +335,8 @@ API: Final = {
     ),
     "requestTimeout": Text(
         "The request body did not arrive within `ControlPlane.BodyTimeoutSeconds`.",
-        "Check the network between the client and the control plane. A proxy sends a request "
-        "that timed out again on its own.",
+        "Check the network between the client and the control plane. A proxy repeats its own "
+        "request after this error, without any action of an operator.",
     ),
     "payloadTooLarge": Text(
         "The request body is over the size limit that the error message names.",

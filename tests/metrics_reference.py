@@ -55,8 +55,8 @@ alert rules and a dashboard.
 
 The listeners for metrics have no sign-in, so keep them on a network that only operators reach.
 
-- The name of a counter ends with `_total`. A counter starts at 0 with the process and only grows. Each counter of the proxy is the
-  sum over all its workers.
+- The name of a counter ends with `_total`. A counter starts at 0 when the process starts, and only grows. Each counter of the
+  proxy is the sum over all its workers.
 - A gauge has the value at the time of the scrape.
 - A histogram has the series `_bucket`, `_sum` and `_count`.
 - A metric is missing if its feature (key vault, traces, TLS certificates or sinks) is off.

@@ -48,35 +48,49 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli.add_typer(
-    org.app, name="org", help="Organisations: their names and how long their audit events are kept."
+    org.app, name="org", help="Manage organisations: their names, and how long their audit events are kept."
 )
-cli.add_typer(proxy.app, name="proxy", help="Proxies: health, credentials, organisations.")
+cli.add_typer(proxy.app, name="proxy", help="Manage proxies: their health, credentials and organisations.")
 cli.add_typer(proxy.app, name="proxies", help="Same as `proxy`.")
 ruleset.app.add_typer(dry_runs.app)
 ruleset.app.add_typer(traffic.app)
 ruleset.app.add_typer(routes.app)
 ruleset.app.add_typer(rule_usage.app)
-cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, test, apply, show and roll back.")
-cli.add_typer(model.app, name="model", help="Schemas of graph APIs, for rules that name their types.")
+cli.add_typer(ruleset.app, name="ruleset", help="Manage rulesets: check, test, apply, show and roll back.")
+cli.add_typer(
+    model.app, name="model", help="Manage schemas of graph APIs, for rules that name the types of an API."
+)
 app_commands.app.add_typer(credentials.federated, name="federated")
 app_commands.app.add_typer(credentials.key, name="key")
 app_commands.app.add_typer(credentials.certificate, name="certificate")
 app_commands.app.add_typer(credentials.credential, name="credential")
-cli.add_typer(app_commands.app, name="app", help="Applications: credentials, rulesets, owners.")
-cli.add_typer(kill.stop, name="kill", help="Emergency stop of an application, an organisation or everything.")
+cli.add_typer(
+    app_commands.app, name="app", help="Manage applications: their credentials, rulesets and owners."
+)
+cli.add_typer(
+    kill.stop,
+    name="kill",
+    help="Set or list emergency stops of applications, of organisations or of everything.",
+)
 cli.add_typer(kill.lift, name="unkill", help="Lift an emergency stop.")
 audit.app.add_typer(integrity.app)
 audit.app.add_typer(archive.app)
 audit.app.add_typer(report.app)
-cli.add_typer(audit.app, name="audit", help="Audit events.")
-cli.add_typer(sink.app, name="sink", help="Sinks: destinations that audit events are delivered to.")
+cli.add_typer(audit.app, name="audit", help="Search, verify and export audit events.")
+cli.add_typer(
+    sink.app, name="sink", help="Manage sinks, which are the destinations that audit events are delivered to."
+)
 cli.add_typer(apply.app)
 cli.add_typer(doctor.app)
 cli.add_typer(
-    store.app, name="store", help="Store: create a new store after a loss, or copy a store to PostgreSQL."
+    store.app,
+    name="store",
+    help="Manage the store: create a new store after a loss, or copy a store to PostgreSQL.",
 )
-cli.add_typer(operator.app, name="operator", help="Operators: sign-in, roles and API tokens.")
-cli.add_typer(operator_log.app, name="record", help="Operator log: the actions of operators.")
+cli.add_typer(operator.app, name="operator", help="Manage operators: their sign-in, roles and API tokens.")
+cli.add_typer(
+    operator_log.app, name="record", help="Search the operator log, which records the actions of operators."
+)
 
 
 @cli.callback(invoke_without_command=True)

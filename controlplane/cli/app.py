@@ -139,7 +139,7 @@ def set_about(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Set the owner or the note of an app. An empty text removes the value."""
+    """Set the owner or the note of an app. An empty text removes the owner or the note of the app."""
     if owner is None and note is None:
         raise CommandFailed(INVALID_INPUT, "give --owner TEXT, --note TEXT or both")
     from controlplane.operations import apps

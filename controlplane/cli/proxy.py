@@ -259,7 +259,7 @@ def acknowledge(
 ) -> None:
     """Acknowledge a proxy's missing events, repeated numbers and implausible times.
 
-    Past losses of events no longer affect the health of the proxy. New losses affect the health again.
+    Past losses of events no longer affect the health of the proxy, but new losses affect it again.
     """
     from controlplane.operations import proxies
 

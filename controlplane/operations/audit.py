@@ -58,7 +58,7 @@ class WhatIsHeld(Request):
 
 
 class GapInEvents(msgspec.Struct, rename="camel"):
-    """A period up to `until` from which events are missing.
+    """A period that ends at `until` and from which audit events are missing.
 
     Either the period is before the first event, or all or some organisations purged its events.
     """

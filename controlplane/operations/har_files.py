@@ -49,7 +49,8 @@ class ReplayHar(Request):
 class HarGroup(msgspec.Struct, rename="camel"):
     """Requests of a HAR file that have the same outcome.
 
-    `after` has several outcomes if the HAR file lacks facts that decide; `missing` names these facts.
+    `after` has several outcomes if the HAR file lacks facts that decide the verdict. `missing` names the
+    lacking facts.
     """
 
     requests: int

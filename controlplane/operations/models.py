@@ -67,7 +67,7 @@ class ModelList(Response):
 
 
 class NamesFacts(msgspec.Struct, rename="camel"):
-    """Number of names in a list, and the first names."""
+    """Number of names in a list, and the first of these names."""
 
     added: int
     removed: int

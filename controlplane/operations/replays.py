@@ -105,7 +105,7 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
 
 
 class EndedFacts(msgspec.Struct, rename="camel"):
-    """A rule of the draft whose end in `until` has passed.
+    """A rule of the draft ruleset whose time in `until` has passed.
 
     The replay evaluates each event at the event's own time.
     """

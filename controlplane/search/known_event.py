@@ -19,7 +19,7 @@ Time = Annotated[datetime, Meta(tz=True)]
 class Event(Struct, rename="camel"):
     """An audit event as the store reads it.
 
-    The stored event has all members that the proxy sent. The attributes here are the members that the store
+    The stored event has all members that the proxy sent. This description has only the members that the store
     uses.
     """
 
