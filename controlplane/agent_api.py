@@ -1,14 +1,14 @@
 """The four signed endpoints of the agent API: verify a request, call its handler, and sign the response.
 
 The checks of a signed request run in the order of their cost, the cheapest first. So a caller without a valid
-signature learns nothing and spends more than the server does. The first checks are of the API key, the
+signature learns nothing and spends more than the server does. The agent API first checks the API key, the
 timestamp and the form of the signature, which are all in the request head. Then the agent API reads the body
 up to its limit and verifies the signature. The agent API parses no body before it has verified the signature.
 
 Every response to a request with a valid signature is signed, including errors. So a proxy deletes nothing
 because of an intermediary's response. A response to a request without a valid signature is not signed. If
 every response were signed, a caller without the secret could obtain a signature for a request of its choice.
-So a 413 has no signature: the body of its request was not read.
+So a 413 response has no signature, because the server did not read the body of the request.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _MOST_SECRETS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """The valid signature of a request, and the secret that made it."""
+    """The valid signature of a request, and the HMAC secret with which it was made."""
 
     secret: bytes
     signature: str
@@ -118,7 +118,7 @@ class _Verified:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Request whose signature is valid."""
+    """Request to the agent API whose signature is valid."""
 
     proxy: ProxyCredentials
     api_key_digest: bytes
@@ -453,9 +453,9 @@ def _is_deeper(content: object, levels: int) -> bool:
 
 
 def once(request: web.Request, name: str) -> str:
-    """Return the value of a header field that is given exactly once and is ASCII.
+    """Return the value of a header field if the request has the field exactly once and in ASCII.
 
-    For any other header field, return an empty text, which no check accepts.
+    For a missing, repeated or non-ASCII header field, return an empty text, which no check accepts.
     """
     values = request.headers.getall(name, ())
     return values[0] if len(values) == 1 and values[0].isascii() else ""

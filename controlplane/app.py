@@ -331,7 +331,10 @@ def _say_if_failed(task: asyncio.Task[None]) -> None:
 async def _serve(
     app: web.Application, key: str, listeners: Listeners, drain_seconds: float, stack: AsyncExitStack
 ) -> None:
-    """Serve requests until the stack ends: first refuse new connections, then finish current responses."""
+    """Serve requests until the stack ends.
+
+    At the end, refuse new connections first, then finish current responses.
+    """
     runner = web.AppRunner(app, shutdown_timeout=drain_seconds)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

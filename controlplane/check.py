@@ -40,7 +40,7 @@ def warnings_of(settings: Settings) -> Iterator[str]:
 
 
 def ways_out(settings: Settings) -> Iterator[str]:
-    """Return the way to each HTTP host (direct or through the egress proxy), if there is an egress proxy."""
+    """Return the way to each HTTP host, directly or through the egress proxy, if one is set."""
     egress = egress_of(settings.egress)
     if egress.proxy is None:
         return

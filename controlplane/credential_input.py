@@ -69,7 +69,7 @@ class GivenKey:
 
 @dataclass(frozen=True, slots=True)
 class GivenCertificate:
-    """Client certificate with a key that is strong enough."""
+    """Client certificate whose public key is strong enough."""
 
     der: bytes
     subject: str
@@ -134,7 +134,7 @@ def checked_jwks(text: str) -> dict[str, Any]:
 
 
 def checked_key(text: str) -> GivenKey:
-    """Return the public key that a PEM public key, a PEM certificate or a JWK contains."""
+    """Return the public key in a PEM public key, a PEM certificate or a JWK."""
     _require_no_private_pem("key", text)
     if "-----BEGIN CERTIFICATE-----" in text:
         certificate = _pem_certificate("key", text)

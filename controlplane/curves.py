@@ -74,7 +74,9 @@ def percentile(latency: Latency, share: float) -> float | None:
 
 
 def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
-    """Return the times in ms when the proxy restarted, oldest first: when its reported uptime decreased.
+    """Return the times in ms when the proxy restarted, oldest first.
+
+    At a restart, the reported uptime decreases.
 
     `heartbeats` are (received, heartbeat) pairs, oldest first.
     """
@@ -91,7 +93,10 @@ def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
 
 
 def windows(reports: Iterable[Metrics]) -> list[Window]:
-    """Return the time windows of metrics reports, oldest first. The reports may have any order."""
+    """Return the time windows of metrics reports, sorted from the oldest to the newest.
+
+    The given metrics reports may have any order.
+    """
     return sorted(filter(None, map(window, reports)), key=lambda each: each.start_ms)
 
 

@@ -1,7 +1,7 @@
 """URL of a PostgreSQL database: its validation, and the parts of the URL that may be shown.
 
 A database URL is split only if it is well-formed to its last character. So no part of a password can be
-mistaken for a host or a database name, which messages show.
+mistaken for the host or the database name, which messages show.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _WITH_TLS: Final = ("require", "verify-ca", "verify-full")
 
 
 def valid_database_url(text: str) -> str:
-    """Return a valid database URL unchanged.
+    """Check a database URL, and return it unchanged.
 
     Raise ValueError if the URL is not well-formed. The error text has no part of the URL.
     """
     if not text.startswith(SCHEMES):
-        raise ValueError("must begin with postgresql://")
+        raise ValueError("the URL must begin with postgresql://")
     parts = _parts(text)
     if not parts["database"]:
-        raise ValueError(f"must name a database: {FORM}")
+        raise ValueError(f"the URL must name a database: {FORM}")
     if _parameters(parts).get("sslmode", "prefer") not in _TLS_MODES:
-        raise ValueError(f"sslmode must be one of {', '.join(_TLS_MODES)}")
+        raise ValueError(f"sslmode in the URL must be one of {', '.join(_TLS_MODES)}")
     return text
 
 
@@ -85,7 +85,7 @@ def _parts(url: str) -> dict[str, str]:
     found = _URL.fullmatch(url)
     if found is None:
         raise ValueError(
-            f"must be {FORM}: percent-encode special characters of user and password"
+            f"the URL must be {FORM}: percent-encode special characters of user and password"
             " (@ is %40, / is %2F, % is %25)"
         )
     return found.groupdict(default="")

@@ -1,7 +1,8 @@
 """Endpoint at which proxies enrol themselves with an enrolment token, and renew their keys.
 
 A request with an enrolment token is not signed, because its proxy has no keys yet. A request without an
-enrolment token is signed, as in the agent API. Its response has new keys for the proxy that signed it.
+enrolment token is signed, as in the agent API. The response to a signed enrolment request has new keys for
+the proxy that signed it.
 """
 
 from __future__ import annotations

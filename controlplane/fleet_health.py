@@ -1,4 +1,4 @@
-"""Assess a proxy's health from the age of its last heartbeat and the losses of its audit trail.
+"""Assess a proxy's health from the age of its last heartbeat and the losses in its audit trail.
 
 `failed`: the proxy does not work, or it sends no heartbeats. `degraded`: the proxy works, but something is
 late, doubtful or lost, and an operator has to examine it. Lost events affect the health of a proxy until an
@@ -196,10 +196,10 @@ def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
     """Return by how much the sender's clock is at least ahead of this host's clock; below 0 if it is behind.
 
-    A timestamp in whole seconds stands for any instant of that second, and was written just before the
-    message arrived. So a clock difference that is consistent with equal clocks counts as 0. For any other
-    timestamp, the smallest possible clock difference is returned. The transit time of a message makes the
-    sender's clock look behind.
+    A timestamp in whole seconds stands for any instant of that second, and the sender wrote it just before
+    the message arrived. So a difference between two clocks that may be due to whole seconds counts as 0. If
+    the clocks must differ, the smallest possible difference is returned. Because a message needs time in
+    transit, the sender's clock looks later than it is.
     """
     ahead_ms = timestamp * _SECOND_MS - arrived_ms
     behind_ms = ahead_ms + _SECOND_MS

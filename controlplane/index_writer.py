@@ -1,9 +1,10 @@
 """Write events from the store's outbox to a search index, in order, and confirm each indexed batch.
 
-The outbox is the store's own order of events. So little is buffered in memory, even if the index is down for
-long. Ingestion passes events that it has just stored to the index writer, in parsed form. The index writer
-reads events from the store only if they did not fit in memory or another process stored them. An event may be
-written twice (after a crash between the write and its confirmation), but is never skipped.
+The outbox is the store's own order of events. So the index writer buffers little in memory, even if the index
+is down for long. Ingestion passes events that it has just stored to the index writer, in parsed form. The
+index writer reads events from the store only if they did not fit in memory or another process stored them.
+The index writer may write an event twice (after a crash between the write and its confirmation), but never
+skips an event.
 """
 
 import asyncio
@@ -156,7 +157,7 @@ class IndexWriter:
     async def catch_up(self, seconds: float) -> None:
         """Wait until the index has all events accepted before this call, or until the time limit.
 
-        If the index accepts no events, a search can still find the events that it already has.
+        If the index accepts no new events, a search can still find the events that the index already has.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -264,7 +265,7 @@ class IndexWriter:
             )  # fmt: skip
 
     def _next_parsed(self) -> list[Parsed]:
-        """Return the parsed events that follow the index's position without a gap.
+        """Return the parsed events that follow directly after the index's position.
 
         Discard the parsed events that the index has already.
         """

@@ -227,7 +227,10 @@ def _decode(body: bytes) -> _KnownBatch | Batch:
 
 
 def _reason(error: Exception) -> str:
-    """Return the place of an error in a batch. The text has no bytes of the request, because it is logged."""
+    """Return a text with the place of an error in a batch.
+
+    The error text has no bytes of the request, because it is logged.
+    """
     return (
         str(error)
         if isinstance(error, msgspec.ValidationError)

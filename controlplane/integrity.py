@@ -30,7 +30,7 @@ def chain_key(vault: Vault) -> bytes:
 
 
 async def begin_chain(vault: Vault, store: Store) -> None:
-    """Sign the links of the audit chain from now on.
+    """Sign new links of the audit chain from now on.
 
     First add the events of an earlier release to the audit chain, if this was not done yet.
     """
@@ -58,7 +58,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Progress of a verification of the audit chain. If it is `done`, `misfit` is its result."""
+    """Progress of a verification of the audit chain.
+
+    If `done` is True, `misfit` is the result of the verification.
+    """
 
     reached: Reached
     links: int  # links of the chain at the start of the verification
@@ -67,7 +70,7 @@ class Walk:
 
 
 async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> AsyncGenerator[Walk]:
-    """Verify the organisation's audit chain, from the known link on if its number is known."""
+    """Verify the organisation's audit chain, from the known link on if the link's number is known."""
     if await store.has_master_key() and await opened_check(vault, store) != CHAINED:
         raise StoreError(
             "the audit chain lacks the events of an earlier release: start the control plane once"
@@ -87,7 +90,7 @@ async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> 
 
 
 async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | None:
-    """Return the position in the chain after the known link, if the link has its number in the chain."""
+    """Return the progress that a verification has at the known link, or None if the chain lacks the link."""
     if known is None or known.number is None:
         return None
     link = await store.chain_link(org_id, known.number)

@@ -162,7 +162,7 @@ class Listener:
         self.position = self._waiting_to = position
 
     async def next(self) -> list[StoredEvent]:
-        """Return the next events that match the listener, as soon as there are some.
+        """Wait for events that match the listener, and return them.
 
         Raise CutOff if the live tail disconnects the listener.
         """
@@ -209,7 +209,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _shares(events: Sequence[StoredEvent], listeners: Sequence[Listener]) -> list[list[StoredEvent]]:
-    """Return, for each listener, those of the events that match it."""
+    """Return, for each listener, the events that match it."""
     shares: list[list[StoredEvent]] = [[] for _ in listeners]
     for event in events:
         try:

@@ -39,9 +39,11 @@ async def open_vault(
 
 
 async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
-    """Return the master key from the place that the settings name. If the key file is missing, make it.
+    """Return the master key from the key vault, the setting or the key file, as the settings say.
 
-    Raise MasterKeyError if that place has no master key.
+    If the key file is missing, make it.
+
+    Raise MasterKeyError if the vault, the setting or the file has no master key.
     """
     if settings.master_key_vault_url:
         return (await read_vault_key(settings, egress)).key

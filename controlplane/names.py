@@ -35,7 +35,7 @@ def secret_id(app_id: str, version: int) -> str:
 
 
 def valid_name(name: str) -> str:
-    """Return a valid name unchanged.
+    """Check a name, and return it unchanged.
 
     Raise InvalidName if the name is not valid, for example because it looks like an ID.
     """
@@ -55,7 +55,7 @@ def valid_name(name: str) -> str:
 
 
 def new_name(name: str, taken: Collection[str]) -> str:
-    """Return the new name if it is valid.
+    """Check a new name, and return it unchanged.
 
     Raise InvalidName if a person could confuse the new name with a name that is taken.
 

@@ -13,11 +13,11 @@ _LINGERS: Final = [*(step * 2.0**power for power in range(7) for step in (1.0, 1
 
 
 def retry_after_seconds(now_ms: int, blocking_ms: Iterable[int | None]) -> int:
-    """Return the whole seconds until each window has a free slot for a batch; 0 if each has one now.
+    """Return the whole seconds until a batch is accepted in each time window; 0 if it is accepted now.
 
-    For each limit of N batches, `blocking_ms` has the acceptance time of the N-th newest batch in its window,
-    or None with fewer batches. A batch uses a slot of a window from its acceptance on, so the slot is free
-    after the length of the window.
+    For each limit of N batches per window, `blocking_ms` has the acceptance time of the N-th newest batch, or
+    None if there is none. A batch counts in a window from its acceptance on, so it stops counting after the
+    length of the window.
     """
     wait_ms = max((ms + WINDOW_MS - now_ms for ms in blocking_ms if ms is not None), default=0)
     return -(-wait_ms // 1000)
@@ -41,6 +41,6 @@ class ReportRate:
 
 
 def linger_seconds(limit: int, senders: int) -> float:
-    """Seconds between two batches of each sender that keep all senders below a limit per minute."""
+    """Seconds between two batches of each sender, so that all senders stay below a limit per minute."""
     exact = 60.0 * senders / (limit * _SHARE)
     return next((step for step in _LINGERS if step >= exact), _MOST_LINGER)

@@ -32,10 +32,10 @@ class PurgeableIndex(Protocol):
 
 
 class WitnessedTime:
-    """Newest time of this host's clock that the correctly signed timestamp of a proxy confirmed.
+    """Newest time of this host's clock that agreed with the correctly signed timestamp of a proxy.
 
-    A host whose clock is a year ahead would purge the events of a year too much. The confirmed time prevents
-    such a purge, because it advances only when the clock of another host agrees.
+    If the clock of a host were a year ahead, the host would delete events a year too early. The confirmed
+    time prevents such a purge, because it advances only when the clock of another host agrees.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Retention:
             await asyncio.sleep(self._interval_seconds if self._has_time else min(60, self._interval_seconds))
 
     async def purge(self) -> int:
-        """Purge the old events of each organisation, even if the purge of another organisation fails.
+        """Purge expired events of each organisation, even if the purge of another organisation fails.
 
         Return the number of purged events.
         """
@@ -126,9 +126,9 @@ class Retention:
         return purged
 
     async def _held_before(self, org: Org, before_ms: int) -> int:
-        """Return the latest time, up to `before_ms`, before which all sinks have the organisation's events.
+        """Return the latest time, at most `before_ms`, before which all sinks have the organisation's events.
 
-        A sink delays the deletion of events no longer than its settings say.
+        A sink delays the deletion of undelivered events no longer than its setting `HoldDays` says.
         """
         held_ms = before_ms
         states = await self._store.sink_states() if self._sinks else {}
@@ -178,9 +178,9 @@ async def agreed_time(store: Store, witnessed: WitnessedTime, clock: Clock) -> i
     """Return the newest time that this host's clock has reached and two other clocks have confirmed.
 
     A stolen key, or a proxy on a host with a wrong clock, counts as one holder of keys and can't advance the
-    time alone. All proxies of one enrolment token count as one holder of keys, too. If several control planes
-    share a database, the clock of the database is the second clock. In a fleet with only one holder of keys,
-    the confirmation of that holder suffices.
+    agreed time alone. All proxies of one enrolment token count as one holder of keys, too. If several control
+    planes share a database, the clock of the database is the second clock that must agree. If only one holder
+    of keys exists in the fleet, the confirmation of that holder suffices.
     """
     if store.is_shared:
         noted = [each.instance.witnessed_ms for each in await store.running_instances()]

@@ -32,7 +32,7 @@ class Retirement:
                 _log.exception("retirement: could not retire silent proxies; will try again")
 
     async def retire(self) -> int:
-        """Retire silent proxies by the time on which this host's clock and other clocks agree."""
+        """Retire proxies that were silent too long, by a time on which several clocks agree."""
         now_ms = await agreed_time(self._store, self._witnessed, self._clock)
         retired = 0
         while now_ms is not None and (count := await self._store.retire_silent(now_ms)):

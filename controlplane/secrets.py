@@ -137,7 +137,10 @@ def read_master_key(text: str, path: Path) -> bytes:
 
 
 def valid_master_key(text: str) -> str:
-    """Return the text of a master key unchanged. Raise ValueError if the text is not a master key."""
+    """Check the text of a master key, and return it unchanged.
+
+    Raise ValueError if the text is not a master key.
+    """
     key_of(text)
     return text
 
@@ -152,7 +155,7 @@ def key_of(text: str) -> bytes:
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise ValueError(f"must contain {2 * KEY_BYTES} hex digits")
+        raise ValueError(f"the key must contain {2 * KEY_BYTES} hex digits")
     return key
 
 
@@ -166,8 +169,8 @@ def _read(path: Path) -> bytes:
 def _make(path: Path) -> bytes:
     """Write a new key to the key file atomically.
 
-    The file is written under another name and then linked. So if two processes start at the same time, only
-    one makes the file.
+    The key file is written under another name and then linked to its own name. So if two processes start at
+    the same time, only one makes the file.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:

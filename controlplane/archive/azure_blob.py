@@ -103,19 +103,23 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except AttemptFailed as error:
-        raise StorageUnavailable(f"can't be reached: {error}", error.retry_after or None) from None
+        raise StorageUnavailable(
+            f"the storage can't be reached: {error}", error.retry_after or None
+        ) from None
     except HttpResponseError as error:
         code = _code(error)
         if not code and isinstance(error, ClientAuthenticationError):
             failure = failure_of(error, lambda status, code: "")
-            words = f"can't be reached: the identity provider {failure.what}"
+            words = f"the storage can't be reached: the identity provider {failure.what}"
             raise StorageUnavailable(words, failure.retry_after or None) from None
         headers: Mapping[str, str] = getattr(error.response, "headers", {})
-        words = f"responded {error.status_code}" + (f" {code}" if code else "")
+        words = f"the storage responded {error.status_code}" + (f" {code}" if code else "")
         asked = retry_after(headers.get("Retry-After"), time.time())
         raise StorageUnavailable(words, asked) from None
     except AzureError as error:
-        raise StorageUnavailable(" ".join(str(error.message).split())) from None
+        raise StorageUnavailable(
+            f"the call to the storage failed: {' '.join(str(error.message).split())}"
+        ) from None
 
 
 def _code(error: HttpResponseError) -> str:

@@ -2,8 +2,8 @@
 
 An archive has two objects for each range of an organisation's events. The first object of a range holds its
 events, one on each line. The second object of a range is a manifest with the links of the audit chain that
-cover its events. Together with one chain link that was kept elsewhere, the objects prove the events up to
-that link: none was changed, removed or inserted.
+cover its events. Together with one chain link that was kept elsewhere, the objects prove that no event up to
+that link was changed, removed or inserted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NotAnArchive(ValueError):
 
 
 class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """A link of the audit chain, as it was made.
+    """A link of the audit chain in a manifest, as the control plane made it.
 
     The digests in the link are text in hex digits.
     """
@@ -113,7 +113,7 @@ def stem_of(org_id: str, chained_ms: int, first: int, last: int) -> str:
 def archived_link(
     link: Link, events: Sequence[bytes | None] | None, digests: Sequence[bytes]
 ) -> ArchivedLink:
-    """Return a link of the audit chain in the form that a manifest has.
+    """Return a link of the audit chain in the form in which an archive manifest has it.
 
     `events` are the events of the link's block, or None if the entire block is gone.
     """
@@ -150,7 +150,7 @@ def _has_line_ends(event: bytes) -> bool:
 def line_of(event: bytes) -> bytes:
     """Return the JSON of an event on one line.
 
-    Line ends occur only between the tokens of JSON, so removing line ends keeps the content.
+    Line ends occur only between the tokens of JSON, so removing line ends keeps the content of the event.
     """
     return event.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
@@ -168,7 +168,7 @@ class EventsWriter:
         self._events = 0
 
     def add(self, events: Sequence[bytes]) -> None:
-        """Compress these events, after the events of earlier calls.
+        """Compress these events and add them after the events of earlier calls.
 
         Other threads can run during the compression of the events.
         """

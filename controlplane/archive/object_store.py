@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class StorageUnavailable(Exception):
-    """The storage did not complete the call, and a retry may succeed.
+    """Error because the storage did not complete a call. A retry may succeed.
 
     The error text is one line for a person.
     """
@@ -35,9 +35,10 @@ class ObjectStore(ObjectReader, Protocol):
     """Object storage into which an archive is written."""
 
     async def create(self, name: str, body: bytes) -> bool:
-        """Write the object, and return True if it is new.
+        """Write an object under a name, and return True if the name was free.
 
-        Return False if an object with this name exists already. An existing object stays unchanged.
+        Return False if an object with this name exists already. The method never changes an object that
+        exists.
         """
 
     async def close(self) -> None: ...

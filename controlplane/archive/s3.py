@@ -125,7 +125,7 @@ class S3Objects:
                 self._session, method, exact, body, headers, max_bytes=_MOST_OBJECT, limits=self._timeout
             )
         except CallFailed as error:
-            raise StorageUnavailable(str(error)) from None
+            raise StorageUnavailable(f"the call to the storage failed: {error}") from None
 
     def _signed(self, method: str, url: str, body: bytes, extra: Mapping[str, str]) -> dict[str, str]:
         request = AWSRequest(method, url, data=body, headers=dict(extra))
@@ -134,7 +134,7 @@ class S3Objects:
             S3SigV4Auth(frozen, "s3", self._bucket.region).add_auth(request)
         except BotoCoreError as error:
             raise StorageUnavailable(
-                f"can't be used without credentials for S3: {' '.join(str(error).split())}"
+                f"the credentials for S3 can't be used: {' '.join(str(error).split())}"
             ) from None
         return {name: _plain(value) for name, value in request.headers.items()}
 
@@ -148,7 +148,7 @@ class S3Objects:
                 self._credentials = self._aws.get_credentials()
         if self._credentials is None:
             where = "give AccessKeyId and SecretAccessKey, or an identity of the machine"
-            raise StorageUnavailable(f"can't be used, because no credentials for S3 were found: {where}")
+            raise StorageUnavailable(f"no credentials for S3 were found: {where}")
         return self._credentials
 
 
@@ -162,10 +162,12 @@ def _text(key: bytes) -> str:
 
 def _not_s3(status: int, headers: Mapping[str, str]) -> StorageUnavailable:
     media_type = headers.get("Content-Type") or "no Content-Type"
-    return StorageUnavailable(f"responded {status}, but not as S3 does ({media_type}): correct the address")
+    return StorageUnavailable(
+        f"the storage responded {status}, but not as S3 does ({media_type}): correct the address"
+    )
 
 
 def _unavailable(status: int, headers: Mapping[str, str], body: bytes) -> StorageUnavailable:
     code = _CODE.search(body)
-    words = f"responded {status}" + (f" {code[1].decode()}" if code else "")
+    words = f"the storage responded {status}" + (f" {code[1].decode()}" if code else "")
     return StorageUnavailable(words, retry_after(headers.get("Retry-After"), time.time()))

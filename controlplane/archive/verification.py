@@ -1,9 +1,9 @@
 """Verifies an archive with the audit chain that the archive holds, without access to the store.
 
 The verification recomputes each chain link from the previous link, and each block's digest from the lines of
-its events. A chain link that somebody kept elsewhere proves that the control plane made this chain. If the
-archive begins with the first link of the chain, no object before the kept link is missing. No object is
-missing either if the archive begins with the link that the keeper of the archive names.
+its events. A chain link that somebody kept outside the archive proves that the control plane made this chain.
+If the archive begins with the first link of the chain, no object before the kept link is missing. No object
+is missing either if the archive begins with the link that the keeper of the archive names.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ async def verify_archive(
 ) -> AsyncIterator[ArchiveVerdict]:
     """Yield a verdict for each organisation that has events in the archive.
 
-    `known` holds, by organisation, the chain links that somebody kept elsewhere. `begins_after` holds, by
-    organisation, the number of the chain link before the first link in the archive. The archive of an
-    organisation without such a number must begin with the first link of the chain. Raise NotAnArchive if the
-    folder names are not the folder names of an archive.
+    `known` holds, by organisation, the chain links that somebody kept outside the archive. `begins_after`
+    holds, by organisation, the number of the chain link before the first link in the archive. If no such
+    number is given for an organisation, its archive must begin with the first link of the chain. Raise
+    NotAnArchive if the folder names are not the folder names of an archive.
     """
     async for listed in _by_org(archive, prefix):
         walk = _Walk(listed.org_id, known.get(listed.org_id), begins_after.get(listed.org_id, 0))

@@ -137,9 +137,9 @@ def _same_content(found: bytes, events: EventsObject) -> EventsObject:
 
 
 def _says_the_same(found: bytes, manifest: Manifest) -> bool:
-    """Return True if both manifests describe the same blocks and events.
+    """Return True if two manifests of a range describe the same blocks and events.
 
-    Between the two manifests, retention may have purged events.
+    Retention may have purged events between the two manifests.
     """
     try:
         other = read_manifest(found)

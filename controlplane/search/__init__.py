@@ -53,7 +53,7 @@ async def open_index(
 ) -> SearchIndex:
     """Open the search index that the settings name.
 
-    The SQLite index is stored in `<store>.search.sqlite`. A caller that has the store to itself replaces a
+    The SQLite index is stored in `<store>.search.sqlite`. A caller that alone uses the store replaces a
     damaged index with a new index.
     """
     if settings.kind == "clickhouse":

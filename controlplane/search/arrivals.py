@@ -44,7 +44,7 @@ _decode_entries: Final = msgspec.json.Decoder(list[_Entry]).decode
 
 
 def of_events(events: Sequence[Event], reached: int) -> tuple[Arrived, int]:
-    """Return the events beyond the position `reached`, and the position of the last given event."""
+    """Return those of the events that are beyond the position `reached`, and the last position."""
     new = [event for event in events if event.position > reached]
     arrived = Arrived()
     for event, (time_ms, entry) in zip(new, _read_entries(new), strict=True):
@@ -73,7 +73,7 @@ def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Arrived, int]:
 def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
     """Return the time in milliseconds and the fields of each event.
 
-    For an event that can't be searched, the fields are None.
+    For an event that can't be searched, the fields are None instead of an object.
     """
     try:
         entries = _decode_entries(b"[" + b",".join([event.body for event in events]) + b"]")

@@ -77,7 +77,10 @@ class Bodies:
             return Document(org_id, "", position, time_ms, {}, b"")
 
     def named(self, org_ids: Iterable[str], ids: Iterable[str]) -> Iterator[Document]:
-        """Yield the events that have one of these ids, spelled as given, in lower case or in upper case."""
+        """Yield the events that have one of these ids.
+
+        An id matches as given, in lower case and in upper case.
+        """
         spelled = {each for text in ids for each in (text, fold(text), text.upper())}
         for org_id in org_ids:
             for event_id in spelled:

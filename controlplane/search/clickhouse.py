@@ -136,7 +136,7 @@ class ClickHouseIndex:
     async def outbox_name(self) -> str:
         """Name under which the store's outbox records the progress of this ClickHouse table.
 
-        A table that was dropped and created again has another name in the outbox.
+        If the table is dropped and created again, it has another name in the outbox.
         """
         async with self._preparing:
             if self._incarnation is None:
@@ -513,9 +513,12 @@ def _newest(columns: str, query: SearchQuery) -> tuple[str, dict[str, object]]:
 
 
 def _pairs(fields: Sequence[str]) -> str:
-    """Return SQL for an array of pairs: the number of a field, and a value of the event in that field.
+    """Return SQL for an array of pairs.
 
-    Each event also has one pair with the number after the last field, which counts the events.
+    Each pair has the number of a field, and a value of the event in that field.
+
+    The array of each event ends with a pair whose number follows the last field. These pairs count the
+    events.
     """
     pairs = []
     for number, name in enumerate(fields):
@@ -532,7 +535,7 @@ async def _widening(
     run: Callable[[SearchQuery], Awaitable[T]],
     is_full: Callable[[T], bool],
 ) -> T:
-    """Run the query over ever longer spans of time, until the results of one fill the page."""
+    """Run the query over ever longer time spans, until the results of one span fill the page."""
     if query.org_ids is not None and len(query.org_ids) <= 1:
         return await run(query)
     for from_ms in _spans(query, before):
@@ -543,9 +546,9 @@ async def _widening(
 
 
 def _spans(query: SearchQuery, before: Key | None) -> list[int]:
-    """Return the starts of ever longer spans of time, which all end with the newest requested event.
+    """Return the start times of ever longer time spans, which all end with the newest requested event.
 
-    The span without a start is not in the list.
+    The list does not contain a span that covers all time.
     """
     ends = [time.time_ns() // 1_000_000, query.to_ms, None if before is None else before[0]]
     newest = min(each for each in ends if each is not None)

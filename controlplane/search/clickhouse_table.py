@@ -61,7 +61,7 @@ _BLOOM: Final = "tokenbf_v1(32768, 4, 0)"  # bytes for the words of 8192 events
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table, and the function that gives its value for an event."""
+    """A column of the ClickHouse table, and the function that gives its value for an event."""
 
     name: str
     type: str
@@ -140,7 +140,7 @@ INSERTED_TYPES: Final = (*(each.type for each in COLUMNS), "UInt16")
 
 
 def columns_of(documents: Sequence[Document], keep_days: Callable[[str], int]) -> list[list[object]]:
-    """Return the values of the documents by column, as one list for each name in INSERTED."""
+    """Return the values of the documents by column, with one list for each column in INSERTED."""
     values = [[each.value(document) for document in documents] for each in COLUMNS]
     return [*values, [keep_days(document.org_id) for document in documents]]
 

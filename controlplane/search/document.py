@@ -1,6 +1,6 @@
 """The searchable content of an event, as plain values from its JSON.
 
-It is the same for every search index.
+Every search index uses the same plain values.
 """
 
 import math
@@ -104,7 +104,7 @@ _MOST_WORDS: Final = 256  # largest number of words of one field
 def text_words(values: dict[str, Value]) -> list[list[str]]:
     """Return the words of an event that a search for free text finds.
 
-    Each text of the event has its own list, so that no phrase spans two texts.
+    Each text of the event has its own list, so that no phrase is found across two texts.
     """
     found = []
     for name in TEXT_FIELDS:

@@ -59,9 +59,9 @@ _READ: Final = tuple(
 
 @dataclass(slots=True)
 class Arrived:
-    """Events that the index receives.
+    """Events that the embedded search index receives.
 
-    Each is an object with the attributes of a KnownEvent, or all are of another class.
+    Each event is an object with the attributes of a KnownEvent, or all events are objects of another class.
     """
 
     org_ids: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Columns by name, with one value for each event, and the tokens of each event as one line of text."""
+    """Columns by name with one value for each event, and the tokens of each event as one line of text."""
 
     columns: Mapping[str, Sequence[Any]]
     lines: Sequence[str]
@@ -117,7 +117,7 @@ class Codes:
         return self._values[code]
 
     def matching(self, term: FieldTerm) -> list[int]:
-        """Return the codes of the field values that the term accepts, without regard to its sign."""
+        """Return the codes of the field values that the term accepts, as if the term were not negated."""
         known = self._by_field[term.field.name]
         asked = term.field.name, term.matches
         looked_at, found = self._matching.get(asked, (0, []))
@@ -133,7 +133,7 @@ class Codes:
         return ((name, code) for name, code in self._by_field[FOLDER].items() if code is not None)
 
     def after(self, code: int) -> Iterator[tuple[int, str, Any]]:
-        """Yield code, field and value of all dictionary entries that were added after this code."""
+        """Yield the code, the field and the value of each dictionary entry that was added after this code."""
         for name, known in self._by_field.items():
             yield from ((each, name, value) for value, each in known.items() if each and each > code)
 
@@ -262,5 +262,5 @@ def long_token(name: str, text: str) -> str:
 
 
 def token_chars(name: str) -> int:
-    """Return how many characters of a field's value its token contains."""
+    """Return how many characters of a value in this field its token contains."""
     return _TOKEN_CHARS.get(name, _MOST_TOKEN_CHARS)

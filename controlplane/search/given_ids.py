@@ -27,7 +27,7 @@ def ids_in(text: str) -> tuple[str, ...]:
 
 
 def whole_id(text: str) -> str | None:
-    """Return the text without surrounding characters if the rest can be one id."""
+    """Return the text without surrounding characters if it can be a single id."""
     word = text.strip(_AROUND)
     return word if 0 < len(word) <= _LONGEST_ID and "\n" not in word else None
 
@@ -35,7 +35,7 @@ def whole_id(text: str) -> str | None:
 def asks_for_ids(text: str) -> tuple[str, ...]:
     """Return the ids in the text of a search box.
 
-    A text that names a field of the filter grammar is searched for unchanged.
+    If the text names a field of the filter grammar, no ids are taken from it.
     """
     found = ids_in(text)
     if not found:

@@ -96,12 +96,12 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """The most frequent values of each field.
+    """The most frequent values of each field among the newest matches.
 
-    Each has the number of events with this value among the `counted` newest matches.
+    Each value has the number of the `counted` newest matches that have it.
 
-    Values that are equally frequent are sorted as text. The SQLite index compares up to 1,000 paths that are
-    equally frequent.
+    Values that are equally frequent are sorted as text. The SQLite index compares up to 1,000 paths if they
+    are equally frequent.
     """
 
     fields: Mapping[str, tuple[tuple[str, int], ...]]
@@ -140,7 +140,7 @@ class SearchIndex(Protocol):
     async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
         """Write events to the index that were parsed already.
 
-        Durability, repeated writes and errors are as for `write`.
+        Durability, repeated writes and errors are the same as for the method `write`.
         """
         ...
 
@@ -176,7 +176,7 @@ class SearchIndex(Protocol):
 
 @runtime_checkable
 class RangedIndex(SearchIndex, Protocol):
-    """A search index that recognises a repeated range of events by its token, and not event by event."""
+    """A search index that recognises a repeated range of events by the token of the range."""
 
     async def write_range(self, events: Sequence[Event], given: GivenOut) -> None:
         """Write all events of the range that the store still has."""

@@ -93,7 +93,7 @@ def _texts_of(search: Search, rows: _Rows, name: str, columns: Sequence[str], to
 def _paths(search: Search, rows: _Rows, at: int, top: int) -> Counter[str]:
     """Count the most frequent paths among the matching events.
 
-    Paths are compared as in filters, and shown in the spelling of one of their events.
+    Paths are compared as in filters. The result shows the spelling that one of the events has.
     """
     by_digest = Counter(row[at] for _, row in rows if row[at] is not None)
     seen = {row[at]: (part, row) for part, row in rows}
@@ -122,7 +122,7 @@ def _texts(value: Value) -> tuple[str, ...]:
 def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
     """Return the most frequent values of a field, with their counts.
 
-    Values are compared as in filters, and shown in the spelling of one of their events.
+    Values are compared as in filters. The result shows the spelling that one of the events has.
     """
     merged: Counter[str] = Counter()
     spelled: dict[str, str] = {}
@@ -161,7 +161,7 @@ def _split(query: SearchQuery, unit: int) -> _Split | None:
 
 
 def _unit(query: SearchQuery, interval_ms: int) -> int | None:
-    """Return the time unit whose stored counts make up the interval, or None without such counts."""
+    """Return the time unit whose stored counts add up to the interval, or None if there is no such unit."""
     if interval_ms % HOUR_MS == 0 and _kept_field(query) is not None:
         return HOUR_MS
     return MINUTE_MS if interval_ms % MINUTE_MS == 0 and _only_of(query, {"verdict"}) else None

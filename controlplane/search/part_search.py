@@ -1,7 +1,7 @@
 """Finds the newest matches in all parts of the embedded index, newest part first, within the time limit.
 
-FTS5 finds candidates. The row of an event decides most terms of a filter. For other terms, the text of the
-event is read.
+FTS5 finds candidates. The row of an event decides most terms of a filter. For the other terms of a filter,
+the text of the event is read.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Search:
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the key and the columns of each match in the part, newest first.
 
-        `look` is called before an event is read.
+        The method calls `look` before it reads an event.
         """
         source, told, asked = self._asked_of(part)
         if NOTHING in told:
@@ -179,7 +179,7 @@ class Search:
         return first, last
 
     def _asked_of(self, part: Part) -> tuple[_Source, list[Condition], list[Term]]:
-        """Return the table of candidates, the conditions on its rows, and the terms that need the event."""
+        """Return the table of candidates, the conditions on its rows, and the terms that need event texts."""
         codes = self._reader.codes(part.number)
         source, told, is_by_tokens = self._source(part, codes)
         if self._query.org_ids is not None:
@@ -197,7 +197,7 @@ class Search:
         return source, told, asked
 
     def _source(self, part: Part, codes: Codes) -> tuple[_Source, list[Condition], bool]:
-        """Return the table of candidates, its conditions, and whether tokens select the candidates."""
+        """Return the table of candidate events, its conditions, and whether tokens select the candidates."""
         rows, words = f"rows_{part.number}", f"words_{part.number}"
         between = self._bounds(part)
         if self._named is not None:
@@ -217,7 +217,8 @@ class Search:
     def _rare(self, part: Part, tokens: Tokens) -> str:
         """Return an FTS5 expression that finds few events of the part, or an empty text.
 
-        FTS5 reads all entries of a frequent token, which takes long, so rare tokens are searched first.
+        FTS5 reads all entries of a token, which takes long for a frequent token, so rare tokens are searched
+        first.
         """
         if len(tokens.required) + len(tokens.excluded) < 2:
             return ""
@@ -254,10 +255,10 @@ def bounded_query(query: SearchQuery) -> SearchQuery:
 def newest(
     reader: Reader, query: SearchQuery, limit: int, before: Key | None = None
 ) -> tuple[Bodies, list[Key], Key | None]:
-    """Return a reader of event texts, the keys of the newest matches, and the key to continue from.
+    """Return a reader of event texts, the keys of the newest matches, and the key from which to continue.
 
-    The key to continue from is None unless the time ran out. If no event was examined yet, a search exceeds
-    its time limit until it has examined one, so that paging comes to an end.
+    The last key is None unless the time limit was reached. A search continues after its time limit until it
+    has examined at least one event, so that paging comes to an end.
     """
     search = Search(reader, query, before)
     rows, left = newest_rows(search, (), limit, before or _END)

@@ -135,9 +135,9 @@ def _required(term: FieldTerm | HasTerm, codes: Codes) -> list[str]:
 
 
 def _of_match(name: str, match: Match) -> list[str]:
-    """Return the tokens of events that have such a value in the field.
+    """Return the FTS5 tokens of events that have a value accepted by the match in this field.
 
-    The list is empty if the tokens are unknown, or if they would exclude only few events.
+    The list is empty if no token is known, or if the tokens would exclude only few events.
     """
     if name in ("path", "query"):
         return _in_value(match)
@@ -165,7 +165,8 @@ def _all(expressions: Iterable[str]) -> str:
 def _quoted(token: str, *, prefix: bool = False) -> str:
     """Return a token in the quoted form of an FTS5 string.
 
-    The index may store more characters of a long word than a filter compares, so a long word is a prefix.
+    The index may store more characters of a long word than a filter compares, so a long token is searched as
+    a prefix.
     """
     is_prefix = prefix or len(token) >= WORD_CHARS
     return f'"{token[:WORD_CHARS]}"{"*" if is_prefix else ""}'
@@ -177,7 +178,7 @@ def _words(term: TextTerm) -> list[str]:
 
 
 def _in_value(match: Match) -> list[str]:
-    """Return the words that each path or query accepted by the match must contain."""
+    """Return the words that a path or query must contain so that the match accepts it."""
     if isinstance(match, Between):
         return []
     pieces = match.pieces if isinstance(match, Like) else (unquote(match.text),)

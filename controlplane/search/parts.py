@@ -3,8 +3,9 @@
 The tables of a part are dropped when retention removed its last event.
 
 A part has the events at about a million consecutive positions. The key of an event consists of its time and
-the low bits of its position. So keys sort events as pages of results do. A part has four tables: rows (a
-narrow row for each event), words (FTS5 tokens without positions), codes (a dictionary) and counts.
+the low bits of its position. So the order of keys is the order of events on result pages. A part has four
+tables: rows (a narrow row for each event), words (FTS5 tokens without positions), codes (a dictionary) and
+counts.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ _VALUES: Final = ", ".join("?" * (len(COLUMNS) + 1))
 def telling_damage() -> Iterator[None]:
     """Raise DatabaseError if the content of the index makes no sense.
 
-    The code wrote readable content, so the disk has damaged unreadable content. SQLite itself raises
-    DatabaseError for a damaged file.
+    The code wrote readable content, so content that makes no sense was damaged on the disk. SQLite itself
+    raises DatabaseError for a damaged file.
     """
     try:
         yield
@@ -106,7 +107,7 @@ def mask() -> int:
 
 
 def among(column: str, numbers: Sequence[int]) -> Condition:
-    """Return the condition that the column has one of these numbers, even if they are many."""
+    """Return the condition that the column has one of these numbers, of which there may be many."""
     if len(numbers) <= _MOST_LISTED:
         return one_of(column, numbers)
     listed = orjson.dumps(list(numbers)).decode()

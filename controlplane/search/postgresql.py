@@ -193,7 +193,7 @@ def _add_columns(raw: Connection) -> None:
 
 
 def _write(known: str | None, events: Sequence[Event], after: int, raw: Connection) -> None:
-    """Add those of the events that the index does not have.
+    """Add the given events that the index does not have yet.
 
     The transaction locks the row with the state of the index, so that writers run one after the other.
     """
@@ -236,7 +236,7 @@ def _add_new(raw: Connection, documents: Sequence[Document]) -> None:
 
 
 def _add_known(raw: Connection, documents: Sequence[Document]) -> None:
-    """Add the missing events from positions that the index had reached before."""
+    """Add events that are missing at positions that the index had reached before."""
     values = ", ".join("CAST(%s AS tsvector)" if column == "terms" else "%s" for column in COLUMNS)
     into = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({values}) ON CONFLICT DO NOTHING"
     with raw.cursor() as cursor:

@@ -1,6 +1,6 @@
 """Finds the newest matches in PostgreSQL within a time limit.
 
-First the query runs without a division into steps, because an index may find few events. If that takes too
+First the entire query runs at once, because an index may find the few events that match. If that takes too
 long, the search reads a limited number of events at a time, in the order of pages. So a search can return the
 key that it has reached when its time is over.
 """
@@ -43,7 +43,10 @@ _IN_ORDER: Final = (
 def newest(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None
 ) -> tuple[list[Row], Key | None]:
-    """Return the newest matches. If the time ran out, also return the key before which older matches come."""
+    """Return the newest events that match the query.
+
+    If the time ran out, also return the key before which older matches come.
+    """
     try:
         with limited(raw, WHOLE_SECONDS):
             return _matches(raw, query, limit, before), None
@@ -54,9 +57,9 @@ def newest(
 def walk(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None = None
 ) -> tuple[list[Row], Key | None]:
-    """Return the newest matches.
+    """Find the newest matches in steps, and return them.
 
-    Read the events step by step in the order of pages until the time is over.
+    Each step reads a limited number of events, in the order of pages, until the time is over.
     """
     rows(raw, _IN_ORDER)
     ends = time.monotonic() + WALK_SECONDS
@@ -111,7 +114,7 @@ def _matches(
 
 
 def _last_of(raw: Connection, query: SearchQuery, step: int, before: Key | None) -> Key | None:
-    """Return the key of the event that is `step` events older, or None if the index has fewer events."""
+    """Return the key of the last of the next `step` events, or None if the index has fewer events."""
     org_ids = query.org_ids if query.org_ids is not None and len(query.org_ids) == 1 else None
     condition = page_condition(replace(query, org_ids=org_ids, filter=EVERYTHING), _DIALECT, before)
     keys = f"SELECT time, position FROM {TABLE} WHERE {bound(condition)}"

@@ -30,7 +30,7 @@ Kind = Literal["text", "texts", "number", "time"]
 class QueryError(ValueError):
     """Error because the text of a filter or a time can't be parsed.
 
-    `column` is the place of the error, in characters from 1.
+    `column` is the place of the error in the text, in characters from 1.
     """
 
     def __init__(self, message: str, column: int) -> None:
@@ -119,7 +119,7 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Match of a number or a time within a range. Times are in milliseconds since 1970.
+    """Match of a number or a time within a range. Times in the range are in milliseconds since 1970.
 
     A bound that is None does not limit the range.
     """

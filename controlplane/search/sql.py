@@ -181,7 +181,7 @@ def _joined(operator: str, conditions: Iterable[Condition]) -> Condition | None:
 def negated(condition: Condition) -> Condition:
     """Return the SQL condition that holds if the given condition does not hold.
 
-    An event without the field does not have the value, so null is negated to true.
+    An event without the field does not have the value, so the negated condition is true if the SQL is null.
     """
     return Condition(f"NOT coalesce({condition.sql}, FALSE)", condition.parameters)
 

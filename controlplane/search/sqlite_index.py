@@ -58,7 +58,7 @@ class _Connection:
     """A database connection to the index, and the one thread that uses the connection."""
 
     def __init__(self, path: Path, store: Path | None = None) -> None:
-        """Prepare a connection to the index. If `store` is given, attach the store for reading."""
+        """Prepare a SQLite connection to the index. If `store` is given, attach the store for reading."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._path = path
         self._store = store
@@ -140,8 +140,8 @@ class SqliteIndex:
     async def open_or_begin(cls, path: Path, store: Path) -> "SqliteIndex":
         """Open the index, and replace a damaged index file with a new file.
 
-        Call this only if no other process uses the store. Another process would continue to use the damaged
-        file that was renamed.
+        Call this method only if no other process uses the store. Another process would continue to use the
+        damaged file that was renamed.
         """
         try:
             return await cls.open(path, store)
@@ -235,7 +235,8 @@ def _unavailable(path: Path, error: sqlite3.Error | OSError) -> IndexUnavailable
 def _put_aside(path: Path) -> Path:
     """Delete the SQLite log of the damaged index, then rename the index file.
 
-    The main file is renamed last. If the start is interrupted, the next start detects the damage again.
+    The main file of the damaged index is renamed last. If the renaming is interrupted, the next start detects
+    the damage again.
     """
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -245,8 +246,8 @@ def _put_aside(path: Path) -> Path:
 def _create_private(path: Path) -> None:
     """Create the index file with a private mode, which SQLite also gives to its own files (-wal, -shm).
 
-    If the file exists, it is not opened. Closing the file would release the POSIX locks that SQLite has on it
-    in this process. Another process could then remove the log that is in use.
+    If the index file exists, it is not opened. Closing the file would release the POSIX locks that SQLite has
+    on it in this process. Another process could then remove the log that is in use.
     """
     make_directory(path.parent)
     try:
@@ -295,7 +296,7 @@ def _prepare(db: sqlite3.Connection, store: Path) -> str:
 
     Create the tables of the index again if the file has no index of this format. Do the same if the index has
     events that the store lacks, which happens after the restore of a backup. The store's newest position is
-    read while no other process can write the index. So the store has at that time all events that were
+    read while no other process can write the index. So at that time, the store has all events that were
     indexed before.
     """
     if _format(db) != FORMAT or _reached(db) > _newest_stored(store):

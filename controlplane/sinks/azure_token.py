@@ -46,7 +46,7 @@ def open_credential(settings: AzureSinkSettings, session: aiohttp.ClientSession)
 
 @dataclass(slots=True)
 class ServiceToken:
-    """An access token for one service, which is requested again shortly before it expires."""
+    """An access token for one service. A new token is requested shortly before the token expires."""
 
     credential: AsyncTokenCredential
     scope: str

@@ -37,7 +37,7 @@ class BlobSink:
         try:
             return await ArchiveWriter(store, self.objects).write(after, upto, org_ids)
         except StorageUnavailable as error:
-            raise SinkUnavailable(f"the storage {error}", error.retry_after) from None
+            raise SinkUnavailable(str(error), error.retry_after) from None
         except ArchiveConflict as error:
             raise SinkUnavailable(str(error)) from None
 
@@ -54,7 +54,7 @@ class BlobSink:
             if FORM.encode() not in await self.objects.read(MARKER):
                 raise SinkUnavailable(f"the storage returned other content for {MARKER} than was written")
         except StorageUnavailable as error:
-            raise SinkUnavailable(f"the storage {error}", error.retry_after) from None
+            raise SinkUnavailable(str(error), error.retry_after) from None
         return "the storage writes and reads objects, and overwrites none"
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ loses no event. While a sink accepts nothing, the consumer makes one delivery at
 that time, the events wait in the store, not in memory.
 
 An application decides the content of its events, so no single event may stop the sink. An event that fails
-repeatedly becomes a dead letter, if the sink accepts other events at the same time.
+repeatedly becomes a dead letter, if the sink accepts other events at that time.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Consumer:
     async def _begin(self) -> None:
         """Read the cursor of the sink from the store.
 
-        The setting `From` defines the position at which a new sink begins.
+        For a new sink, the setting `From` defines the position at which it begins.
         """
         at_newest = self._settings.from_ == "now"
         state = await self._store.begin_sink(self._name, at_newest=at_newest)
@@ -244,7 +244,7 @@ class Consumer:
     async def _takes_one(self, sink: Sink, events: Sequence[SinkEvent]) -> bool:
         """Return whether the sink accepts at least one of the events.
 
-        An event that the sink accepts here is delivered twice.
+        The sink gets an accepted event twice: here, and in the usual delivery.
         """
         for each in events:
             try:
@@ -315,7 +315,7 @@ class Consumer:
 def _witnesses(events: Sequence[SinkEvent]) -> Sequence[SinkEvent]:
     """Return the newest events of different applications.
 
-    The events are of different applications, because all events of one application may be at fault.
+    Several applications are represented, because all events of one application may be at fault.
     """
     by_app = {each.members.get("appId"): each for each in events}
     newest = sorted(by_app.values(), key=lambda each: each.position, reverse=True)[:_WITNESSES]

@@ -58,7 +58,7 @@ class Limits:
 class SinkUnavailable(Exception):
     """Error because the sink accepts nothing now. The consumer sends the same events again later.
 
-    The sink has the first `delivered` of these events, so they are not sent again.
+    The sink has the first `delivered` events of the call, so these events are not sent again.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None, delivered: int = 0) -> None:
@@ -87,8 +87,8 @@ class Sink(Protocol):
         """Send the events, and return when the sink has them.
 
         Raise SinkUnavailable if the sink accepts nothing now, or SinkRefused if it refuses the events. The
-        events are in the order of their positions in the store. The call may be cancelled. After a crash, the
-        same events are sent again.
+        events have the order of their positions in the store. The call of `send` may be cancelled. After a
+        crash of the control plane, the same events are sent again.
         """
 
     async def test(self) -> str:
@@ -112,8 +112,9 @@ class Archive(Protocol):
     ) -> int:
         """Write the events between two positions: those of the given organisations, or of all organisations.
 
-        When the archive has the events, return their number. Raise SinkUnavailable if the write fails. The
-        caller then writes the same range again. Repeated writes must leave the archive as one write would.
+        When the archive has the events, return their number. Raise SinkUnavailable if the write fails. After
+        an error, the caller writes the same range again. Repeated writes of a range must leave the archive as
+        one write would.
         """
 
     async def test(self) -> str:

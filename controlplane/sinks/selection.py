@@ -28,7 +28,7 @@ class Selection:
     def of(self, events: Iterable[StoredEvent]) -> list[SinkEvent | Refusal]:
         """Return those of the events that the sink wants, in order and in its format.
 
-        An event that can't be delivered is replaced by a Refusal, which has the reason.
+        If an event can't be delivered, the list has a Refusal with the reason in its place.
         """
         chosen = (each for each in events if self.org_ids is None or each.org_id in self.org_ids)
         return [made for each in chosen if (made := self._made(each)) is not None]

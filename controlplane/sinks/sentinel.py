@@ -1,7 +1,7 @@
 """A sink that writes to a custom table of Microsoft Sentinel, by the Logs Ingestion API of Azure Monitor.
 
-The package `azure-monitor-ingestion` is not used: it splits a list into calls that it sends at the same time.
-Calls at the same time would change the order of events.
+The package `azure-monitor-ingestion` is not used, because it splits a list into calls that it sends at the
+same time. Calls at the same time would change the order of events.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ _PORTS: Final = {"tls": 6514, "tcp": 601}
 
 def parse_syslog_url(text: str) -> str:
     """Return the address of a syslog server, or raise ValueError if it is not valid."""
-    wanted = f"must be tls://host:port or tcp://host:port, not {text!r}"
+    wanted = f"the address must be tls://host:port or tcp://host:port, not {text!r}"
     try:
         parts = urlsplit(text)
         is_good = parts.scheme in _PORTS and parts.hostname and parts.port != 0
@@ -270,7 +270,7 @@ class SentinelSettings(AzureSinkSettings):
 
 def parse_storage_url(text: str) -> str:
     """Return the address of a container or bucket, or raise ValueError if it is not valid."""
-    wanted = "must be https://ACCOUNT.blob.core.windows.net/CONTAINER or s3://BUCKET"
+    wanted = "the address must be https://ACCOUNT.blob.core.windows.net/CONTAINER or s3://BUCKET"
     parts = urlsplit(text)
     path = parts.path.strip("/")
     if "@" in text or parts.query or parts.fragment or not parts.hostname:

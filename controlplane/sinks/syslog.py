@@ -1,14 +1,14 @@
 """A sink that sends RFC 5424 messages over TLS or TCP, each after its length (RFC 5425, RFC 6587).
 
-The syslog protocol has no acknowledgement of messages. A batch counts as delivered when the server's kernel
-has confirmed every byte and the connection is still open. The newest messages stay in the memory of the sink.
-If the server closes the connection, the sink sends these messages again on the next connection. Messages can
-be lost only if the server had not read them when it died. For a loss, the unread messages must also exceed
-KEPT_BYTES, or the control plane must die at the same time. If a connection is still open KEPT_SECONDS after a
-message, the server has read the message, which is not sent again.
+The syslog protocol has no acknowledgement of messages. A batch of syslog messages counts as delivered when
+the server's kernel has confirmed every byte and the connection is still open. The newest messages stay in the
+memory of the sink. If the server closes the connection, the sink sends these messages again on the next
+connection. Syslog messages can be lost only if the server had not read them when it died. For a loss, the
+unread messages must also exceed KEPT_BYTES, or the control plane must die at the same time. If a connection
+is still open KEPT_SECONDS after a message, the server has read the message, which is not sent again.
 
-An application chooses the path and the query of its requests. So an event that is longer than the server
-accepts is truncated and not refused. So no application can prevent its own events, or events of other
+An application chooses the path and the query of its requests. So a message that is longer than the syslog
+server accepts is truncated and not refused. So no application can keep its own events, or events of other
 applications, from reaching the server.
 """
 
@@ -270,7 +270,7 @@ def _context(settings: SyslogSettings) -> ssl.SSLContext:
 
 
 def _is_open(connection: socket.socket) -> bool:
-    """Return whether the server keeps the connection open.
+    """Return whether the syslog server keeps the connection open.
 
     Data that the server sends is read and ignored.
     """

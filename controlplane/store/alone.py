@@ -45,13 +45,13 @@ class Alone:
         """Do nothing, because no other control plane waits for events."""
 
     async def until_leading(self) -> None:
-        """Return at once, because this control plane always leads."""
+        """Return at once, because the control plane of a SQLite file is always the leader."""
 
     async def until_not_leading(self) -> None:
         await asyncio.Event().wait()
 
     async def run(self, on_events: Callable[[], None]) -> None:
-        """Return at once, because no events are stored elsewhere."""
+        """Return at once, because no other control plane stores events in a SQLite file."""
 
     async def close(self) -> None:
         os.close(self._file)

@@ -417,7 +417,7 @@ def _tidy(connection: Connection, proxy_id: str, now: int, wall_ms: int) -> None
 def _fold_sequence(
     connection: Connection, batch: NewBatch, found: _Found, accepted: int, wall_ms: int
 ) -> None:
-    """Add the sequence numbers of a batch to the ranges of its proxy.
+    """Add the sequence numbers in a batch to the received ranges of its proxy.
 
     `accepted` is the number of events in the batch that are new. If `accepted` exceeds the count of new
     sequence numbers, the batch has duplicate sequence numbers. In this case, the proxy has lost its journals,

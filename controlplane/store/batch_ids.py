@@ -3,9 +3,9 @@
 This module is pure.
 
 The store accepts a batch id only once. After 48 hours, a batch id that was used is refused for ever. A proxy
-of this project makes a batch id as a UUIDv7, which begins with the time of its creation. So the store keeps
-such an id for some days, and later refuses the id because of its own time. The store keeps a batch id without
-a time for years.
+of this project makes a batch id as a UUIDv7, which begins with the time of its creation. So the store keeps a
+UUIDv7 for some days, and later refuses it because of the time in it. The store keeps a batch id without a
+time for years.
 
 No events are lost if a batch arrives for the first time under an id that is too old. The proxy then sends the
 events of the batch under a new batch id.

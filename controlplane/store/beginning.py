@@ -1,9 +1,9 @@
 """Checks, before a new store is made, that no earlier store was lost.
 
-A first start makes the store with its tables before all other files. The master key, the reserve and the
-search index come later. So if one of these files exists and the store has no table, an earlier store was
-lost. If a first start was killed while it made the store, only the store's file exists, and the next start
-continues.
+A first start makes the store with its tables before all other files. The files of the master key, the reserve
+and the search index are made later. So if one of the later files exists and the store has no table, an
+earlier store was lost. If a first start was killed while it made the store, only the store's file exists, and
+the next start continues.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
 
 
 def _lack(store: Path) -> str | None:
-    """Return the reason why the file is not a store, or None if it has tables or can't be read."""
+    """Return the reason why the file is not a store. Return None if the file has tables or can't be read."""
     try:
         if not store.stat().st_size:
             return "is empty (0 bytes)"

@@ -2,9 +2,9 @@
 
 This module is pure.
 
-The first byte of the body shows its form. `[` begins an uncompressed JSON array of events, which earlier
-releases stored. The store still writes this form if compression saves nothing. The byte 1 precedes the array
-in raw DEFLATE with the preset dictionary `DICTIONARY`.
+The first byte of the body shows its form. The byte `[` begins an uncompressed JSON array of events, which
+earlier releases stored. The store still writes an uncompressed array if compression saves nothing. The byte 1
+begins a compressed body: raw DEFLATE of the array with the preset dictionary `DICTIONARY`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Events in the store. A block is an array of the events of one batch, or of some of them.
+"""Storage of audit events in blocks.
+
+A block is an array of the events of one batch, or of a part of the batch.
 
 The position of an event is the position of its block plus the index of the event in the array. A purged event
 leaves null in the array, so that other events keep their positions until the block is deleted.
@@ -53,7 +55,10 @@ def _kept(body: bytes) -> list[_Kept | None]:
 def add_blocks(
     connection: Connection, batch: NewBatch, digest: bytes, chain: Chain, head: Head
 ) -> tuple[int, int]:
-    """Store the events of the batch whose ids are new. Return their number and their first position."""
+    """Store those events of the batch whose ids are new.
+
+    Return the number of the stored events, and the position of the first of them.
+    """
     dialect = connection.dialect
     position = connection.first_position(len(batch.events))
     events, times = batch.events, batch.times
@@ -108,8 +113,8 @@ def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[in
 def events_after(connection: Connection, position: int, limit: int, settled: int) -> list[StoredEvent]:
     """Return events in the order of positions, up to the position `settled`.
 
-    The result has at most MAX_READ_BYTES plus the bytes of one event, which may have 5 MB itself. Each event
-    of a damaged block is returned as UNREADABLE, so that a reader continues after the block.
+    The result has at most MAX_READ_BYTES, plus the bytes of one event, which may have 5 MB. Each event of a
+    damaged block is returned as UNREADABLE, so that a reader continues after the block.
     """
     blocks = connection.each(
         "SELECT position, count, org_id, body FROM blocks WHERE position >="
@@ -346,8 +351,8 @@ def _purge_damaged(
 ) -> int:  # fmt: skip
     """Delete a block whose events can't be read, unless its last event may have to stay.
 
-    The ids of the deleted events stay stored. To find these ids without the events, the store would have to
-    read all ids of the organisation.
+    The ids of the deleted events remain in the table of ids. To find these ids without the events, the store
+    would have to read all ids of the organisation.
     """
     (count, most_ms), (before_ms, latest_ms) = span, ends
     if before_ms <= most_ms <= latest_ms:

@@ -1,6 +1,6 @@
 """The table with the links of the audit chains.
 
-The transaction that stores or purges events also adds their link to the chain.
+The transaction that stores or purges events also adds the link for these events to the chain.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _link(row: Sequence[object]) -> Link:
 
 
 def purged_places(connection: Connection, org_id: str, position: int, number: int = 0) -> set[int]:
-    """Return the indexes of a block's purged events, from links with a number above `number`.
+    """Return the indexes of a block's purged events, from chain links with a number above `number`.
 
     A link that can't be read does not count as a purge. Events are purged only after they were received, so
     purges are always in links after the link of their block.
@@ -81,7 +81,7 @@ def purged_places(connection: Connection, org_id: str, position: int, number: in
 
 
 def read_digests(connection: Connection, position: int) -> bytes:
-    """Return the digests of the block's events, one after the other, or no bytes without a row."""
+    """Return the digests of a block's events, one after the other, or no bytes if the block has none."""
     row = connection.row("SELECT digests FROM event_digests WHERE position = ?", (position,))
     return b"" if row is None else bytes(row[0])
 

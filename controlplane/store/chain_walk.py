@@ -1,8 +1,8 @@
 """Verifies, link by link, that an organisation's audit chain and its events are unchanged.
 
 Each step of the verification is one transaction, so that ingestion, purges and checkpoints continue between
-steps. A step reads a block and its purges in the same state of the database. The chain only grows, so the
-part that was verified stays verified.
+steps. A step of the verification reads a block and its purges in the same state of the database. The chain
+only grows, so the part that was verified stays verified.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _is_signed(link: Link, key: bytes) -> bool:
 
 
 def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -> Misfit:
-    """Return the mismatch of a link that is not the expected next link."""
+    """Return the mismatch of a chain link that is not the expected next link."""
     record = link.record
     number = reached.number + 1
     moved = _find_next(connection, record.org_id, reached)
@@ -136,7 +136,7 @@ def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -
 
 
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
-    """Return the record of the link that was made to follow, even if it has another number now."""
+    """Return the record of the chain link that was made to be next, even if its number was changed."""
     with each_link(connection, org_id) as links:
         for link in links:
             if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:
@@ -145,7 +145,7 @@ def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record 
 
 
 def _is_followed(connection: Connection, reached: Reached, link: Link) -> bool:
-    """Return whether the following link was made from this link, as it is stored or as it should be."""
+    """Return whether the next chain link was made from this link, as it is stored or as it should be."""
     made = (link.link, make_link(reached.link, link.record))
     for following in links_after(connection, link.record.org_id, link.record.number, 1):
         return any(make_link(each, following.record) == following.link for each in made)

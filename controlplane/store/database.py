@@ -1,9 +1,9 @@
 """The interface between the store's tables and a database: jobs, locks, and SQL that all engines share.
 
-A job is a plain function that reads or writes the database. It runs in one thread. A job that writes runs in
-one transaction: if the job fails, none of its changes stay. A job that writes names the locks under which it
-reads before it writes. An engine with one writer needs no locks. Other engines acquire the locks before the
-job runs and hold them until the transaction ends.
+A job is a plain function that reads or writes the database. A job runs in one thread. A job that writes runs
+in one transaction: if the job fails, none of its changes stay. A job that writes names the locks under which
+it reads before it writes. A database engine with a single writer needs no locks. With other database engines,
+a job's locks are acquired before the job runs and held until its transaction ends.
 
 SQL that all engines share has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and
 `RETURNING`. A boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` has the SQL
@@ -71,7 +71,7 @@ class Connection(Protocol):
     def positions_used(self, last: int) -> None:
         """Store the last position that events of this job got.
 
-        The positions after the stored position may be assigned again.
+        Positions after the last used position may be assigned again.
         """
 
     def steady_ms(self) -> int:

@@ -291,9 +291,9 @@ def _add(
 
 
 def _free_name(connection: Connection, enrolment: Enrolment) -> str:
-    """Return the name that the proxy requests.
+    """Return the name for a proxy, which is the requested name if that is free.
 
-    If the name looks like another name, extend it by enough of the enrolment id to differ from all names.
+    If the requested name looks like another name, it is extended by enough of the enrolment id to differ.
     """
     # Only letters of other alphabets look like the letters that an enrolment may use in a name.
     octets = connection.dialect.octets.format("name")
@@ -324,9 +324,9 @@ def _enrolled(connection: Connection, proxy_id: str) -> Enrolled:
 
 
 def _tokens(rows: Iterable[Row]) -> list[EnrolmentToken]:
-    """Return the enrolment tokens of the rows.
+    """Return the enrolment tokens of the given rows.
 
-    A row has one organisation, and the tokens keep the order of the rows.
+    Each row has one organisation of a token, and the tokens keep the order of the rows.
     """
     org_ids: dict[Row, list[str]] = {}
     for *token, org_id in rows:

@@ -203,7 +203,7 @@ def _newest(
 ) -> Mapping[str, Sequence[Report]]:
     """Return the newest reports of each proxy, newest first.
 
-    The query reads no older reports.
+    The query does not read older reports.
     """
     chosen = among(connection.dialect, "proxy_id", proxy_ids)
     rows = connection.rows(

@@ -48,13 +48,13 @@ class InTransaction:
         raise AssertionError("a transaction can't read events")
 
     async def close(self) -> None:
-        """Do nothing, because the transaction ends by itself."""
+        """Do nothing, because the caller ends the transaction."""
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:
-    """Run the coroutine to its end.
+    """Run a coroutine to its end, without an event loop.
 
-    The coroutine may not wait, because a transaction has a thread and no event loop.
+    The coroutine may not wait for anything, because a transaction has a thread and no event loop.
     """
     try:
         work.send(None)

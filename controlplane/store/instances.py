@@ -1,4 +1,7 @@
-"""Control planes that share the store. The time of the database shows which of them run."""
+"""Control planes that share the store.
+
+By the time of the database, the store finds the control planes that run.
+"""
 
 from __future__ import annotations
 

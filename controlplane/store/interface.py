@@ -85,10 +85,10 @@ class Conflict(StoreError):
 
 
 class SecondPersonNeeded(Conflict):
-    """Error because a second person has to approve this change. The store has changed nothing."""
+    """Error because a second person has to approve this change. The store made no change."""
 
     def __init__(self, change: Ruleset | None) -> None:
-        """Set the text of the error and the change that needs approval.
+        """Set the text of the error, and the change that needs approval.
 
         `change` is the ruleset version that would be made, or None if an application would be bound.
         """
@@ -107,7 +107,7 @@ class StoreBusy(StoreError):
 class NewBatch:
     """A batch of audit events for the store.
 
-    It has the events as received, and the values that the store needs from them.
+    The batch has the events as received, and the values that the store needs from these events.
     """
 
     proxy_id: str
@@ -221,9 +221,9 @@ class Tombstone:
 
     @property
     def label(self) -> str:
-        """Name and date of the deletion.
+        """Name of the object, and the date of its deletion.
 
-        The date distinguishes the object from an existing one of the same name.
+        The date distinguishes the deleted object from an existing object of the same name.
         """
         return f"{self.name} (deleted {rfc3339(self.deleted_ms)[:10]})"
 
@@ -791,7 +791,7 @@ class Operator:
     def roles_ended(self, now_ms: int) -> bool:
         """Return whether the operator's roles from an identity provider have expired.
 
-        A new sign-in renews them.
+        A new sign-in renews the roles from the identity provider.
         """
         return self.provided is not None and now_ms >= self.provided.roles_until_ms
 
@@ -947,7 +947,7 @@ class Purges:
 
     @property
     def until_ms(self) -> int:
-        """Return the time after which no purged event happened, by the event's own time.
+        """Return a time after which no purged event happened, by the event's own time.
 
         Each purged event was older than the shortest retention. Each purged event also happened before its
         receipt, unless a clock was ahead.
@@ -1188,15 +1188,15 @@ class RegistryStore(Protocol):
     ) -> None:
         """Replace the current keys of a proxy.
 
-        The old keys stay valid for the time `overlap_ms`. Raise Conflict if the current keys do not have the
-        version `expected`.
+        The old keys stay valid for `overlap_ms` milliseconds. Raise Conflict if the current keys do not have
+        the version `expected`.
         """
 
     async def note_key_use(self, api_key_digest: bytes, address: str) -> KeyUse | None:
         """Note a call with this key of a proxy, and return None if the key does not exist any more.
 
-        The first call with a new key sets an earlier end for the older keys. A call with any key ends the
-        retirement of its proxy.
+        The first call with a new key ends the older keys earlier. A call with any key ends the retirement of
+        its proxy.
         """
 
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy: ...
@@ -1311,7 +1311,7 @@ class RegistryStore(Protocol):
     async def master_key_check(self, sealed: bytes) -> bytes:
         """Return the check text of the store, which is sealed with the store's master key.
 
-        At the first start, store `sealed` as the check text.
+        At the first start of a store, keep `sealed` as the check text.
         """
 
     async def has_master_key(self) -> bool:
@@ -1416,7 +1416,7 @@ class SchemaStore(Protocol):
 
 
 class OperatorStore(Protocol):
-    """Storage of operators and of the operator log.
+    """Storage of operators, and of the operator log.
 
     Changes are durable when a method returns.
     """
@@ -1500,14 +1500,14 @@ class OperatorStore(Protocol):
     async def operator_log(self, query: LogQuery) -> list[LogLine]: ...
     async def purge_record(self, before_ms: int, limit: int) -> int: ...
     async def begin_attempt(self, keys: SignInKeys, limits: Sequence[AttemptLimit], window_ms: int) -> int:
-        """Count a sign-in as failed until `forgive_attempt`, and return 0.
+        """Count a sign-in as failed until `forgive_attempt` is called, and return 0.
 
         If a limit is reached, write nothing. Return the milliseconds until a sign-in attempt is allowed
         again.
         """
 
     async def forgive_attempt(self, keys: SignInKeys) -> None:
-        """Delete the newest sign-in attempt, which succeeded, and the failures of its name at its address."""
+        """Delete the newest sign-in attempt, which succeeded, and failures of its name at its address."""
 
 
 class UsageStore(Protocol):
@@ -1586,12 +1586,12 @@ class InstanceStore(Protocol):
     def join(self) -> Peers:
         """Join the group of control planes that share the store.
 
-        Raise StoreError if another control plane uses a store that can't be shared. Close the returned object
-        after the store.
+        Raise StoreError if another control plane uses a store that can't be shared. The caller must close the
+        returned object after the store.
         """
 
     def use_as(self, instance_id: str) -> None:
-        """Set the control plane that uses the store from now on."""
+        """Set the id of the control plane that uses the store from now on."""
 
     async def note_instance(self, instance: Instance) -> int:
         """Record that the control plane runs, and return the time of the database."""

@@ -1,4 +1,4 @@
-"""Numbered migrations of the store. Each runs once, in order, in its own transaction.
+"""Numbered migrations of the store. Each migration runs once, in order, in its own transaction.
 
 While servers are replaced one by one, a server of the previous release uses the new database schema. So a
 migration only adds tables, columns with a default, or indexes. A release stops using a column or table first,

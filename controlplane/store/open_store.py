@@ -17,8 +17,8 @@ async def open_store(
 ) -> SqlStore:
     """Open the store in the database at `url`, or in the SQLite file if `url` is empty.
 
-    Raise StoreError if the store can't be opened. The tables of the store are created or upgraded if needed.
-    With `must_exist`, no new store is made.
+    Raise StoreError if the store can't be opened. The tables of the store are created or upgraded, if that is
+    needed. With `must_exist`, no new store is made.
     """
     if url:
         require_driver()

@@ -393,7 +393,7 @@ class OperatorTables:
 def operators_of(rows: Iterable[Row]) -> list[Operator]:
     """Group the rows, each of which has one role, by operator.
 
-    The operators are returned in the order of the rows.
+    The operators are returned in the order of their first rows.
     """
     held: dict[Row, list[Row]] = {}
     for row in rows:

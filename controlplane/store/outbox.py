@@ -51,7 +51,7 @@ def go_back(connection: Connection, index: str, position: int) -> None:
 def fix_range(connection: Connection, archive: str, after: int, upto: int) -> int:
     """Save the end of the archive's range after the position, and return it.
 
-    If an end is saved already, return that end.
+    If the end of this range is saved already, return the saved end.
     """
     connection.run(
         "INSERT INTO outbox_ranges (index_name, after_position, upto_position, token) VALUES (?, ?, ?, '')"

@@ -105,9 +105,9 @@ class PostgresConnection:
         self._cursors = 0
 
     def lock(self, numbers: Sequence[tuple[int, bool]]) -> None:
-        """Acquire the database locks in this order. True means a shared lock.
+        """Acquire the database locks in this order. For each lock, True means shared.
 
-        After the locks are acquired, the same statement reads the time.
+        The statement that acquires the locks then reads the time.
         """
         taken = (f"pg_advisory_xact_lock{'_shared' if shared else ''}(?)" for _, shared in numbers)
         self._now = self._execute(
@@ -181,7 +181,8 @@ class PostgresConnection:
 def _close(cursor: psycopg.RawServerCursor[TupleRow]) -> None:
     """Close a cursor of the server, even if its connection was lost.
 
-    psycopg leaves the cursor open if `CLOSE` fails. A second call on a lost connection only marks it closed.
+    psycopg leaves the cursor open if `CLOSE` fails. On a lost connection, a second call only marks the cursor
+    as closed.
     """
     try:
         cursor.close()

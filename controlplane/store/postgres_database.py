@@ -13,10 +13,10 @@ batch is stored already.
 Positions of events come from a sequence, so a transaction may commit after another transaction with higher
 positions. Someone who reads events in the order of positions must not read past the uncommitted positions.
 Every transaction that takes positions first acquires a shared lock for positions and holds the lock until its
-end. A reader reads the value of the sequence first, and then which transactions hold the lock. Each
-transaction with a position up to that value then holds the lock, or has ended. When all these transactions
-have ended, a new reader sees all events up to that value: the position is settled. Transactions without
-positions, and other databases of the server, delay no reader.
+end. A reader first reads the value of the sequence, and then which transactions hold the shared lock. Each
+transaction that took a position up to that value then holds the lock, or has ended. When all these
+transactions have ended, a new reader sees all events up to that value: the position is settled. Transactions
+without positions, and other databases of the server, delay no reader.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class PostgresDatabase:
     async def settled(self) -> int:
         """Return the settled position, which one thread at a time reads.
 
-        Callers that wait for the read share the result of the next read.
+        Callers that wait for a read in progress share the result of the next read.
         """
         begun = self._looks_begun
         async with self._look_turn:

@@ -1,6 +1,6 @@
 """Numbered migrations of a PostgreSQL database, each in its own transaction.
 
-Only one process runs them at a time.
+Only one process runs the migrations at a time.
 """
 
 from __future__ import annotations

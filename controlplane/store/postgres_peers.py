@@ -93,7 +93,9 @@ class PostgresPeers:
             await self._until_something(session)
 
     async def _look(self, session: _Session) -> None:
-        """Try to become the leader, or check that this control plane still is. Then announce its events.
+        """Try to become the leader, or check that this control plane still is.
+
+        Then announce the events that this control plane stored.
 
         Announcements of other control planes arrive during the check.
         """

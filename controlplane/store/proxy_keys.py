@@ -140,7 +140,7 @@ def key_pairs(connection: Connection, proxy_id: str) -> KeyPairs | None:
 
 
 def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends_ms: int | None) -> None:
-    """Make these keys the current keys of the proxy.
+    """Make these keys the current keys of the proxy, which replace its previous keys.
 
     The previous keys are accepted until `old_ends_ms`, or no longer if `old_ends_ms` is None. If the previous
     keys were never used and older keys are still accepted, the older keys stay accepted instead. So a proxy

@@ -654,9 +654,9 @@ def _proxy(connection: Connection, proxy_id: str) -> Proxy:
 
 
 def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
-    """Return the proxies of the rows.
+    """Return the proxies of the given rows.
 
-    A row has one organisation, and the proxies keep the order of the rows.
+    Each row has one organisation of a proxy, and the proxies keep the order of the rows.
     """
     org_ids: dict[Row, list[str]] = {}
     for *proxy, org_id in rows:
@@ -787,8 +787,8 @@ class _Known:
 class _Visible:
     """The sync content of one proxy, with versions and digests instead of the texts of rulesets.
 
-    A ruleset's version number alone is not enough, because a restored backup may give the number to another
-    text.
+    The version number of a ruleset alone is not enough, because a restored backup may give the number to
+    another text.
     """
 
     orgs: tuple[Org, ...]

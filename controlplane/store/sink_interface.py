@@ -70,8 +70,8 @@ class SinkStore(Protocol):
     async def oldest_lacking(self, org_id: str, position: int, before_ms: int) -> int | None:
         """Return the receipt time of the organisation's first events that a sink at `position` may lack.
 
-        Only events after `position` with a receipt time before `before_ms` count. Return None if there are no
-        such events.
+        Only events count that come after `position` and were received before `before_ms`. Return None if
+        there are no such events.
         """
 
     async def dead_letters(
@@ -125,7 +125,7 @@ class NoticeStore(Protocol):
     async def log_position_noticed(self) -> int:
         """Return the position in the operator log up to which notices were made.
 
-        In a new store, this position is that of the newest line.
+        In a new store, the position of the newest log line is returned.
         """
 
     async def add_notices(self, notices: Sequence[NewNotice], log_position: int) -> None:

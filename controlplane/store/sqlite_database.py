@@ -4,8 +4,9 @@ One connection writes groups of jobs, and two connections read, each in its own 
 
 A look-up by a key takes some microseconds. Changing to another thread and back takes ten times as long. So
 the event loop has its own connection for look-ups by keys. Other single statements read through the library
-aiosqlite. Several statements on one state of the database are a job, which is a plain function that runs in
-one thread. So the statements need few changes of threads, and no other job runs between them.
+aiosqlite. If several statements must read one state of the database, they are a job, which is a function that
+runs in one thread. So the statements of a job need few changes of threads, and no other job runs between
+them.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time commit
 together, because a commit costs one fsync and one change of threads. If a job of the group fails, only the

@@ -367,7 +367,7 @@ def test_the_master_key_may_come_from_the_environment(config: Path) -> None:
     assert not (config.parent / "var" / "master.key").exists()
     done = cli(config, Secrets__MasterKey="ab" * 31)
     assert done.returncode == 2
-    assert "Secrets__MasterKey: must contain 64 hex digits" in done.stderr
+    assert "Secrets__MasterKey: the key must contain 64 hex digits" in done.stderr
     assert "abab" not in done.stderr
 
 

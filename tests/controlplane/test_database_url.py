@@ -65,7 +65,7 @@ def test_a_percent_encoded_password_is_the_password(password: str) -> None:
 
 
 def test_a_mode_of_tls_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="sslmode must be one of disable, allow, prefer, require"):
+    with pytest.raises(ValueError, match="sslmode in the URL must be one of disable, allow, prefer, require"):
         valid_database_url("postgresql://h/db?sslmode=on")
 
 

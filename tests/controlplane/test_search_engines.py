@@ -463,7 +463,7 @@ async def test_purge_keeps_what_came_late_and_takes_a_time_that_can_not_be_true(
         ('Kind = "clickhouse"\nUrl = "http://u:p~ssword@here"', "without user"),
         (
             'Kind = "postgresql"\nUrl = "mysql://u:p~ssword@here/db"',
-            "SearchIndex.Url: must begin with postgresql://",
+            "SearchIndex.Url: the URL must begin with postgresql://",
         ),
     ],
 )

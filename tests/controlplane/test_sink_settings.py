@@ -50,7 +50,7 @@ def test_each_kind_has_keys_of_its_own(tmp_path: Path) -> None:
         (SYSLOG + "Token = 1\n", "c.toml:5: Sinks.log.Token: unknown key, the nearest known is"),
         (SYSLOG + 'Filter = "verdict:no"\n', "c.toml:5: Sinks.log.Filter: is not a valid filter: column 9"),
         (SYSLOG.replace("tls:", "tcp:"), "c.toml:4: Sinks.log.Url: must begin with tls://"),
-        (SYSLOG.replace("tls:", "udp:"), "c.toml:4: Sinks.log.Url: must be tls://host:port or"),
+        (SYSLOG.replace("tls:", "udp:"), "c.toml:4: Sinks.log.Url: the address must be tls://host:port or"),
         (SPLUNK.replace("https:", "http:") + 'Token = "t"\n', "c.toml:4: Sinks.siem.Url: must be an https://"),
         (SPLUNK + 'Token = "t"\nFormat = "cef"\n', "c.toml:6: Sinks.siem.Format: must be one of event, ocsf"),
         (SYSLOG + SYSLOG, "c.toml:6: Sinks.Name: 'log' is given twice"),
