@@ -335,7 +335,10 @@ def _settings(folder: Path, url: str, **sections: str) -> Path:
     [
         ({"Store": 'Url = "postgresql://h/db"\nPath = "a.db"'}, r"Store\.Path: .*a file or a database"),
         ({"SearchIndex": 'Kind = "sqlite"'}, r"SearchIndex\.Kind: .*Store\.Url"),
-        ({"Store": 'Url = "mysql://u:secret-word@h/db"'}, r"Store\.Url: the URL must begin with postgresql://"),
+        (
+            {"Store": 'Url = "mysql://u:secret-word@h/db"'},
+            r"Store\.Url: the URL must begin with postgresql://",
+        ),
         ({"Store": 'Url = "postgresql://u:secret-word@h"'}, r"Store\.Url: the URL must name a database"),
     ],
 )
