@@ -135,7 +135,7 @@ class _Past:
     async def add_rulesets(self) -> None:
         """Publish the first version of each ruleset.
 
-        The first version of one of these rulesets allows more than the current text.
+        The first version of one ruleset allows more than its current text.
         """
         self._schemas = await self._add_schema()
         wider = _text(HR_RULES).replace("at_most: 100}", "at_most: 500}")

@@ -35,7 +35,7 @@ class DeliveryStore(NoticeStore, SinkStore, Protocol):
 
 
 class Delivery:
-    """Delivers notices to one webhook.
+    """Delivers the store's notices to one webhook.
 
     Two consumers at once are harmless: the receiver gets each notice twice, with the same id.
     """

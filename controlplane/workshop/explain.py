@@ -334,8 +334,8 @@ class Explainer:
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
         """Return the response rules that block before a response exists, with the rules tried before them.
 
-        `Plan.decide` evaluates these response rules at the same time. Return nothing if no response rule
-        blocks before a response exists.
+        `Plan.decide` evaluates these response rules together with the request rules. Return nothing if no
+        response rule blocks before a response exists.
         """
         report: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):

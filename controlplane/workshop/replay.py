@@ -556,7 +556,7 @@ class Tally:
         self.unasked += 1
 
     def sorted_groups(self) -> list[Group]:
-        """Return the groups of changed verdicts: harmful changes first, then the most frequent.
+        """Return the groups of events with changed verdicts: harmful changes first, then the most frequent.
 
         The order of the reported groups is always the same for the same events.
         """

@@ -64,9 +64,9 @@ class Example:
 class Route:
     """A kind of request that reaches an element of a schema.
 
-    `template` names the route for readers. Each of the `examples` uses the route. `place` is the property
-    path to the schema element, if it is only a part of the response. `link` is a property of the response,
-    whose value is an address that opens the schema element.
+    `template` is the route's name for readers, such as `/users/{id}`. Each of the `examples` uses the route.
+    `place` is the property path to the schema element, if it is only a part of the response. `link` is a
+    property of the response, whose value is an address that opens the schema element.
     """
 
     kind: RouteKind
@@ -214,7 +214,7 @@ class RouteEnumeration:
     def _is_delta_of(self, thing: Thing, operation: int) -> bool:
         """Return True if the operation is the delta function of the type that has the relation.
 
-        The response of the delta function then contains the relation, such as `members@delta`.
+        The response of the delta function contains the relation, for example as `members@delta`.
         """
         model = self._model
         return (

@@ -325,7 +325,7 @@ class _Examination:
                     yield Passing(name, example, hidden_by)
 
     def _hiding(self, index: int, edge: Edge, decision: Decision) -> Iterator[int]:
-        """Yield the rules that hide a navigation's target at other paths, but not in this response."""
+        """Yield the rules that hide a navigation's target elsewhere, but not in the example's response."""
         for at, rule in enumerate(self._ruleset.rules):
             methods = {method.upper() for method in rule.match.methods}
             if at == index or rule.verdict not in ("block", "filter") or rule.id in decision.rule_ids:

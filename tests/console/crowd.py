@@ -122,7 +122,7 @@ def _event(at: int, now_ms: int) -> dict[str, object]:
 
 
 def _fill(path: Path, now_ms: int) -> None:
-    """Copy the first organisation, application and proxy many times."""
+    """Copy the first organisation, application and proxy many times in the store."""
     with sqlite3.connect(path, timeout=30) as connection:
         connection.executemany(
             "INSERT INTO orgs (org_id, name, retention, created_ms) VALUES (?, ?, 'base', ?)",

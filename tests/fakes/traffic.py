@@ -44,7 +44,7 @@ class Traffic:
 class TrafficMaker:
     """Makes the audit events that the given rules would produce.
 
-    Two makers with the same random source make the same events.
+    Two event makers with the same random source make the same events.
     """
 
     def __init__(self, now_ms: int, source: random.Random) -> None:

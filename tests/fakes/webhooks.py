@@ -31,7 +31,7 @@ class Call:
 class Answer:
     """The receiver's response to its next requests.
 
-    After this response, the fake receiver responds 204 again.
+    After this one response, the fake receiver responds 204 again.
     """
 
     status: int

@@ -438,7 +438,7 @@ def test_a_secret_can_be_given_as_a_file_and_paths_are_relative_to_the_settings(
 def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name: str) -> None:
     """The control plane reads the variables AUDIT_RATE_LIMIT_*, which override its settings file.
 
-    The module test_specification_agent_api.py tests the override.
+    The module test_specification_agent_api.py tests that the variables override the file.
     """
     for value in ("0", "many", "1.5"):
         done = operator.run("org", "list", **{name: value})

@@ -113,7 +113,7 @@ def test_objects_of_the_type_within_others_lose_the_property_too(way: dict[str, 
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """Return all objects inside a value."""
+    """Return all JSON objects inside a value."""
     if isinstance(value, list):
         return [each for item in value for each in _objects(item)]
     if isinstance(value, dict):
