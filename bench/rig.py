@@ -31,7 +31,7 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Ports of the upstreams of a run.
+    """Ports of the upstream servers of a benchmark run.
 
     Nginx listens on `open`, `guarded` and `tls`; the last two accept only the swapped credential.
     """

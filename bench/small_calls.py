@@ -144,7 +144,7 @@ class Connection:
         assert response.status == call.status, response
 
     async def exchange(self, line: str, body: bytes, *, holds: bool = False) -> Response:
-        """Send a call and return its response.
+        """Send a call to the control plane and return its response.
 
         `holds` means that the proxy has the rules of the newest response that contained rules.
         """

@@ -186,7 +186,7 @@ class Journal:
     def rollback(self) -> None:
         """Restore the last saved state of the journals.
 
-        Files may have bytes that this state does not list; `cut_to_committed` removes them.
+        Journal files may have bytes that the saved state does not list; `cut_to_committed` removes them.
         """
         self._lines.clear()
         self.state = decode_state(self._saved)

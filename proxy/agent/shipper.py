@@ -140,7 +140,10 @@ class Shipper:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     async def _deliver(self, delivery: _Delivery) -> None:
-        """Send batches until the organisation has no pending events. `notify` starts the delivery again."""
+        """Send batches until the organisation has no pending events.
+
+        `notify` starts the delivery of the organisation's events again.
+        """
         wait = 0.0
         while delivery.pending:
             try:

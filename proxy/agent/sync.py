@@ -92,7 +92,7 @@ class _Fetched:
 
 @dataclass(frozen=True, slots=True)
 class _Readable:
-    """The delivered rulesets that can be activated."""
+    """Delivered rulesets that the proxy can activate."""
 
     rulesets: tuple[SnapshotRuleset, ...]
     problem: str | None
@@ -253,7 +253,7 @@ class Sync:
         return stopping
 
     def _pause(self) -> float:
-        """Return the seconds until the next sync.
+        """Return the seconds until the next sync with the control plane.
 
         Jitter only shortens the pause, so that a change takes effect within one interval.
         """
@@ -327,9 +327,9 @@ class Sync:
     def _apply(self, response: Response) -> _Fetched:
         """Do the work of a sync that takes time or uses the disk: decode, check, parse, store.
 
-        The garbage collector is off while the response is processed. Parsing creates a million objects and no
-        cycles. Repeated scans of the parsed objects would take nearly half of the time (0.6 s for 10,000
-        rules, instead of 0.4 s).
+        The garbage collector is off while the sync response is processed. Parsing creates a million objects
+        and no cycles. Repeated scans of the parsed objects would take nearly half of the time (0.6 s for
+        10,000 rules, instead of 0.4 s).
         """
         gc.disable()
         try:

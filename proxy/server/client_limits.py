@@ -78,7 +78,10 @@ class Failures:
         self._windows.keep(key, (began, count + 1))
 
     def wait(self, key: str, now: float) -> int:
-        """Return the whole seconds until `key` may try again. Return 0 if `key` may try now."""
+        """Return the number of seconds, rounded up, until `key` may try again.
+
+        Return 0 if `key` may try now.
+        """
         began, count = self._windows.entries.get(key, (0.0, 0))
         if count < self._limit:
             return 0

@@ -90,7 +90,7 @@ class OpenConnection(BatchedConnection):
 
     @property
     def busy(self) -> bool:
-        """True if the connection serves a request."""
+        """True if the client connection serves a request."""
         raise NotImplementedError
 
     @property
@@ -116,7 +116,10 @@ class OpenConnection(BatchedConnection):
 
 
 class Context:
-    """Shared state of one worker. The worker replaces `rulebook` as a whole when rules change."""
+    """State that all requests of one worker share.
+
+    The worker replaces `rulebook` as a whole when rules change.
+    """
 
     def __init__(
         self,

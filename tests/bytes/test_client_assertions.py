@@ -127,9 +127,13 @@ async def test_a_refused_assertion_says_nothing_to_the_client_and_why_in_the_eve
                 "client_assertion_type must be urn:ietf",
             ),
             (asking(own(), client_assertion_type=""), FORM, "assertion_type must be urn:ietf"),
-            (asking(own(), client_secret="x"), FORM, "either a secret or an assertion, not both"),
+            (
+                asking(own(), client_secret="x"),
+                FORM,
+                "either a client secret or a client assertion, not both",
+            ),
             (asking(own(), client_assertion=""), FORM, "no client_assertion"),
-            (asking(own()), basic(CLIENT_ID, "x"), "either a secret or an assertion, not both"),
+            (asking(own()), basic(CLIENT_ID, "x"), "either a client secret or a client assertion, not both"),
         ):
             reply = await ask_for_token(proxy, body, fields)
             assert (reply.status, reply.json()["error"]) == (400, "invalid_request")

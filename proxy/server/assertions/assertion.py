@@ -1,6 +1,6 @@
 """Parse a client assertion (RFC 7523) into typed values, before its signature is checked.
 
-This module does no input or output.
+The module `assertion` does no input or output.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class IssuerKeys:
         self._known[issuer] = _Known(tuple(listed), good_until)
 
     def good_at(self, issuer: str, now: float) -> Sequence[Jwk] | None:
-        """Return the keys of the issuer.
+        """Return the discovered keys of the issuer.
 
         Return None if no keys of the issuer are recent enough at the Unix time `now`.
         """

@@ -1,6 +1,6 @@
 """Choose the keys that can verify an assertion, limit the algorithms of each key type, and check signatures.
 
-This module does no input or output.
+The module `keys` does no input or output.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class UsedAssertions:
 
         Raise NotRemembered if the store of used assertions fails.
 
-        `network` is the address of the client. An empty address never equals another address.
+        `network` is the address of the client. An empty client address never equals another address.
         """
         digest = proof.use_id[:_DIGEST_BYTES]  # the same if the credential is removed and added again
         address = hashlib.sha256(network.encode()).digest()[:_ADDRESS_BYTES]

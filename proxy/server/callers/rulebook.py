@@ -60,7 +60,7 @@ class Caller:
     def secret_end_after(self, moment: int) -> int | None:
         """Return the first Unix time after `moment` at which a secret of the application ends.
 
-        Return None if no secret ends.
+        Return None if no secret of the application ends.
 
         When a secret ends, the control plane increments `secret_version`, which ends the tokens of all
         secrets.

@@ -54,7 +54,8 @@ def kid_of(key: bytes) -> str:
 class UnknownToken(Refusal):
     """A token that identifies no caller.
 
-    The organisation of a request with such a token is unknown, so the request has no audit event.
+    If a token identifies no caller, the organisation of the request is unknown, so the request has no audit
+    event.
     """
 
 

@@ -311,7 +311,10 @@ class ClientConnection(OpenConnection):
         return may_begin and self._reader.waiting > 0
 
     def _begin_request(self) -> bool:
-        """Begin the first pending request. Return False if the request has to wait or is refused."""
+        """Begin the first pending request of the client connection.
+
+        Return False if the request has to wait or is refused.
+        """
         self.send_queued()
         if self.write_paused:
             return False  # the client has not read the previous response
@@ -375,7 +378,10 @@ class ClientConnection(OpenConnection):
             self._close_transport()
 
     def _discard(self, size: int, last: bool) -> None:
-        """Discard `size` bytes of a body whose request already has its response. `last` ends the body."""
+        """Discard `size` bytes of a body whose request already has its response.
+
+        `last` means that the body ends with these bytes.
+        """
         self._discarded += size
         if last and self._keep_alive is _PERSIST and not self._context.draining:
             self._pace.enter(_IDLE)

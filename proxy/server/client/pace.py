@@ -71,7 +71,7 @@ class Pace:
         self.wait_until(deadlines.now + limits.head_timeout)
 
     def enter(self, state: State) -> None:
-        """Enter `state` and set its first deadline."""
+        """Put the client connection into `state`, and set the first deadline of this state."""
         self.state = state
         if state is _WAITING:
             self.wait_until(NEVER)

@@ -109,7 +109,7 @@ class LinkRewriter:
         self._replacement = rb"\g<1>" + proxy_base.replace(b"\\", rb"\\") + rb"\g<2>"
 
     def rewrite(self, body: bytes, *, is_odata_3: bool = False) -> bytes | None:
-        """Return the body with rewritten links. Return None if no link changed."""
+        """Return the body with rewritten links. Return None if no link in the body changed."""
         if _BACKSLASH in body and _NAME_WITH_ESCAPE.search(body):
             return self._turned(body, self._escaped_names, self._escaped)
         if len(body) < _SHORT and body.find(_END_OF_NAME) < 0:
@@ -180,7 +180,7 @@ class LinkRewriter:
 class LinkStream:
     """Rewriter of links in a body that arrives in chunks.
 
-    The rewriter delays at most one name and the start of its link.
+    The rewriter delays at most the name of one link and the start of this link.
     """
 
     def __init__(self, rewriter: LinkRewriter) -> None:

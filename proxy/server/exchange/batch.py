@@ -130,7 +130,7 @@ class Batch:
         return self._merged(b'{"responses":[]}', [])
 
     def response(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
-        """Return the response for the application, or None if the upstream's response needs no change.
+        """Return the batch response for the application; None if the upstream's response needs no change.
 
         This method filters the response to each sub-request, rewrites locations with `relocated`, and adds
         the responses that the proxy made. Raise MalformedBatch if the upstream's response cannot be read; the
@@ -296,7 +296,10 @@ class Batch:
     # Responses to sub-requests
 
     def _evaluated_response(self, evaluated: _Part, response: BatchResponse) -> bytes:
-        """Return the response to one sub-request. The response keeps its bytes if nothing in it changes."""
+        """Evaluate and return the response to one sub-request.
+
+        The response keeps its bytes if nothing in it changes.
+        """
         pending = evaluated.pending
         pending.upstream_status = response.status
         pending.upstream_us = self._envelope.upstream_us

@@ -50,7 +50,7 @@ class Evaluation:
         self._response_decided = False
 
     def take(self, decision: Decision) -> None:
-        """Apply the decision to the request. Raise Refusal if the decision is to block."""
+        """Apply the decision of the rules to the request. Raise Refusal if the decision is to block."""
         if self._envelope:
             decision = envelope_decision(decision)
         self.decision = decision

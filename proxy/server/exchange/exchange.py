@@ -186,7 +186,10 @@ class Exchange(ExchangeOwner):
             self.batch = Batch(self.context, caller, self.pending, version_of(target))
 
     def decide(self, body: bytes | None) -> None:
-        """Evaluate the request by its rules. `body` is None if no rule has to read the request body."""
+        """Evaluate the request against the rules of its application.
+
+        `body` is None if no rule has to read the request body.
+        """
         self._try_shadow(body)
         evaluation = self.evaluation
         constant = evaluation.plan.decides_without(evaluation.target)

@@ -1,6 +1,6 @@
 """Buffer the body of a request: pass it on, keep it for a repetition, or collect it for rules.
 
-This module does no input or output. The exchange chooses the `BodyMode` of a request body.
+The module `request_body` does no input or output. The exchange chooses the `BodyMode` of a request body.
 """
 
 from __future__ import annotations

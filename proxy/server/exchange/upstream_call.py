@@ -51,7 +51,10 @@ class UpstreamCall(UpstreamUser):
     __slots__ = ("_credential", "_generation", "_head", "_owner", "_retried", "state", "upstream")
 
     def __init__(self, owner: ExchangeOwner, credential: UpstreamCredential) -> None:
-        """Prepare the upstream call. Raise Refusal if the upstream token is missing or has expired."""
+        """Prepare the upstream call of an exchange.
+
+        Raise Refusal if the upstream token is missing or has expired.
+        """
         method = owner.head.method
         self._owner = owner
         self._credential = credential

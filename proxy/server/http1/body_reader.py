@@ -1,6 +1,6 @@
 """Find the end of a message body (RFC 9112 §6.3): by its length, its last chunk, or the connection's close.
 
-This module does no input or output. The proxy reads the bodies of requests and of responses with
+The module `body_reader` does no input or output. The proxy reads the bodies of requests and of responses with
 `BodyReader`.
 """
 

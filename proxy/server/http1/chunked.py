@@ -1,6 +1,6 @@
 """Decode a chunked body strictly, and find its end (RFC 9112 §7.1).
 
-This module does no input or output.
+The module `chunked` does no input or output.
 """
 
 from __future__ import annotations

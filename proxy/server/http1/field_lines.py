@@ -85,7 +85,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Field:
-    """A parsed header field.
+    """A parsed HTTP header field.
 
     `line` is the forwarded form of the field; `relayed` is empty for a hop-by-hop field.
     """
@@ -130,7 +130,7 @@ class FieldLines:
         self._kinds: BoundedMemo[bytes, int] = BoundedMemo(_MOST_LINES, _LONGEST_NAME, WhenFull.CLEAR)
 
     def read(self, lines: list[bytes]) -> list[Field]:
-        """Return the header fields of the lines. Raise MalformedHead if a line is malformed."""
+        """Return the header fields that the lines contain. Raise MalformedHead if a line is malformed."""
         fields = list(map(self._known.entries.get, lines))
         if None in fields:
             self._read_new(lines, fields)

@@ -115,7 +115,10 @@ def error_body(
 
 
 def _message(refusal: Refusal, contact: str) -> str:
-    """Return the message of a refusal. The message states that Graphward, and not the upstream, responded."""
+    """Return the message of a refusal for the error body.
+
+    The message states that Graphward, and not the upstream, responded.
+    """
     if refusal.code in BLOCKED:  # these messages name Graphward themselves
         return f"{refusal.message} Ask: {contact}" if contact else refusal.message
     if refusal.code == "itemNotFound":  # must look like the response for an item that does not exist

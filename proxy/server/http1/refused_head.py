@@ -2,7 +2,7 @@
 
 A head with one fault is refused as a whole, but its Authorization field can still identify the application.
 The audit event of the refusal then names the application that sent the head. The facts that this module
-parses never affect a forwarded request. This module does no input or output.
+parses never affect a forwarded request. The module `refused_head` does no input or output.
 """
 
 from __future__ import annotations

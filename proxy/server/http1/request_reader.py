@@ -1,6 +1,6 @@
 """Read the requests of one client connection (RFC 9112 §2.2, §6), within limits.
 
-This module does no input or output.
+The module `request_reader` does no input or output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parse an upstream response head and find where the response ends (RFC 9112 §6). Refuse invalid heads.
 
 httptools checks each field (`field_lines`). This module checks the status line and conflicts between fields.
-This module does no input or output.
+The module `response_head` does no input or output.
 
 Except for a few values, a service sends the same response heads again and again. So the meaning of a head is
 computed once per spelling of its unchanging parts, and remembered. The gain: `bench/test_head.py`.
@@ -233,7 +233,7 @@ def _check_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C90
 
 
 def _arrange(fields: ResponseFields) -> None:
-    """Build the forwarded form of a response head, which is sent if the head is plain."""
+    """Build the forwarded form of a head whose fields all stay unchanged or are left out."""
     piece = fields.status_line
     for at, field in enumerate(fields.lines):
         which = fields.cut.get(at)

@@ -1,6 +1,6 @@
 """Read the responses of the upstream on one connection, in the order of its requests (RFC 9112 §4, §6.3).
 
-This module does no input or output.
+The module `response_reader` does no input or output.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class ResponseReader:
         self.state = _AWAITED
 
     def feed(self, data: bytes) -> None:
-        """Store bytes that `next_head` parses."""
+        """Store received bytes for `next_head` to parse."""
         self._buffer = self._buffer + data if self._buffer else data
 
     def next_head(self) -> ResponseHead | None:
-        """Return the next response head.
+        """Return the next response head of the connection.
 
         Return None if the head is incomplete. Raise BrokenResponse if the head is malformed.
 

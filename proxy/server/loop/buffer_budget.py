@@ -3,7 +3,8 @@
 The budget counts bodies and responses that must be read completely, and output that clients have not read.
 
 If the budget is exhausted, a request that needs more is refused at once. The connection of the client that
-has read slowly for the longest time is aborted. So memory does not grow with the number of clients.
+has read slowly for the longest time is aborted. So the memory of a worker does not grow with its number of
+clients.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 
 class BufferBudget:
-    """Counter of buffered bytes. The counter itself buffers nothing."""
+    """Counter of the bytes that one worker buffers. The counter itself buffers nothing."""
 
     __slots__ = ("_slow", "limit", "reserved", "unsent")
 
@@ -36,7 +37,10 @@ class BufferBudget:
         self.reserved -= size
 
     def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
-        """Count `size` unsent bytes of `reader`. Return the number of readers that this call aborted."""
+        """Count `size` unsent bytes of the slow client `reader`.
+
+        Return the number of readers that this call aborted.
+        """
         self.forget(reader)
         self._slow[reader] = (size, cut)
         self.unsent += size

@@ -16,7 +16,7 @@ PARTS: Final = 8
 
 
 class Timed(Protocol):
-    """Object with a deadline."""
+    """Interface of an object with a deadline, such as a connection."""
 
     deadline: float
 

@@ -1,4 +1,4 @@
-"""Serve the token endpoint and its aliases, and choose the kind of proof of each request.
+"""Serve the token endpoint and its aliases, and choose how each request proves its client.
 
 docs/reference/token-endpoint.md lists the aliases and the form fields.
 """

@@ -1,6 +1,6 @@
-"""Parse the form of a token request and its client credentials. Define the errors of RFC 6749.
+"""Parse the form of a token request and its client credentials. Define the OAuth errors of RFC 6749.
 
-This module does no input or output.
+The module `form` does no input or output.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _ENDED: Final = ResponseState.ENDED
 
 
 class UpstreamLost(Exception):
-    """Failure of the upstream. `code` is a key of `errors.STATUS_OF`.
+    """Error because the upstream failed. `code` is a key of `errors.STATUS_OF`.
 
     `without_response` means that no byte of a response was received. `unsent` means that no byte of the
     request was written.
@@ -227,7 +227,7 @@ class UpstreamConnection(BatchedConnection):
         self._reader.expect(to_head_request=user.to_head_request)
 
     def send(self, data: bytes, *, done: bool) -> None:
-        """Write a piece of the request. `done` marks the last piece of the request."""
+        """Write a piece of the request to the upstream. `done` marks the last piece of the request."""
         if not done:
             self._sending = _BODY
         elif self._arrived or self._reader.state is not _AWAITED:

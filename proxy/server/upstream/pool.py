@@ -121,7 +121,7 @@ class UpstreamPool(ConnectionOwner):
             self._idle.remove(upstream)
 
     def forget(self, upstream: UpstreamConnection) -> None:
-        """Stop counting a closed connection.
+        """Stop counting a closed upstream connection.
 
         After the close, the pool may open another connection in its place.
         """
