@@ -91,7 +91,7 @@ header `Retry-After`.
 _EXITS: Final = """\
 ## Exit statuses
 
-Each command of Graphward ends with one of the exit statuses in this table. The exit statuses of the proxy are those of `python -m
+Each command of Graphward ends with one of the following exit statuses. The exit statuses of the proxy are those of `python -m
 proxy` and `graphward-proxy`.
 
 | Status | Program or command | Meaning |

@@ -173,7 +173,7 @@ def apply(
 ) -> None:
     """Validate a ruleset and activate it as a new version. Warnings name possible mistakes in the ruleset.
 
-    The name of the ruleset is `name` in the file.
+    The name of the ruleset is the value of `name` in the ruleset file.
     """
     from controlplane.operations import rulesets
 
