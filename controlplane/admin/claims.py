@@ -28,9 +28,10 @@ class Claims:
     def names(self) -> list[str]:
         """Return the names in the claims by which an operator is looked up.
 
-        The claim `email` counts only if the provider verified it. Otherwise anybody could claim another
-        person's address. Amazon Cognito sends the claim `email_verified` as the text `true`. AD FS and the v1
-        endpoint of Microsoft Entra send the claim `upn` instead of `preferred_username`.
+        The claim `email` counts only if the provider verified it. Without verification, anybody could claim
+        the mail address of another person. Amazon Cognito sends the claim `email_verified` as the text
+        `true`. AD FS and the v1 endpoint of Microsoft Entra send the claim `upn` instead of
+        `preferred_username`.
         """
         return list(dict.fromkeys(str(self.members[claim]) for claim in self.counted))
 

@@ -93,7 +93,7 @@ class Gate:
     ) -> None:
         """`hosts` names the hosts by which browsers reach this server, besides loopback names.
 
-        None permits any host.
+        If `hosts` is None, any host name is accepted.
         """
         self.context = context
         self._hosts = hosts
@@ -177,8 +177,8 @@ class Gate:
     async def keep_other_sites_out(self, request: web.Request) -> None:
         """Refuse changes that another web site made the browser send, and requests to unknown host names.
 
-        Another site may let a host name of its own resolve to this server (DNS rebinding). The browser then
-        treats the server as part of that site.
+        Another site may let its host name resolve to this server (DNS rebinding), so that browsers treat the
+        server as a part of that site.
         """
         if self._hosts is not None and not _is_named(request, self._hosts):
             said = "this host name is not configured: set Console.PublicBaseUrl to the browsers' address"
@@ -341,7 +341,7 @@ class Gate:
     def _place_among_hashes(self) -> Iterator[None]:
         """Refuse a sign-in before it is counted if too many password hashes wait to be computed.
 
-        Otherwise attempts without a hash would push others out of the count.
+        If refused attempts counted, they would push other failed attempts out of the count.
         """
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
             raise Refused("unavailable", "too many sign-ins are in progress", Retry_After="5")

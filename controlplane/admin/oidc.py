@@ -155,7 +155,8 @@ class Provider:
         if not isinstance(token, str):
             raise SignInFailed(
                 Cause.REGISTRATION,
-                "the token endpoint returned no ID token: allow the console the scope openid at the provider",
+                "the token endpoint returned no ID token: "
+                "permit the scope openid for the console at the provider",
             )
         claims, header = await self._verified(token, "the ID token")
         now = self._clock.wall_ms() / 1000
@@ -371,7 +372,7 @@ def _tokens(response: _Response) -> dict[str, Any]:
 
 
 def _userinfo_refused(response: _Response) -> SignInFailed:
-    """Return the failure from a Bearer challenge (RFC 6750 section 3) or from an equal body."""
+    """Return the failure that a Bearer challenge (RFC 6750 section 3) or the response body states."""
     found = dict(_PARAMETER.findall(response.challenge))
     if "error" not in found:
         try:

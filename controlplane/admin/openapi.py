@@ -121,7 +121,7 @@ _SECURITY_SCHEMES: Final = {
 class _Schemas:
     """JSON schemas of all types in the OpenAPI document.
 
-    All schemas are made together. If two types have the same name, each schema gets a longer name.
+    The schemas of all types are made together, so that types with the same name get longer names.
     """
 
     def __init__(self) -> None:

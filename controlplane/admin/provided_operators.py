@@ -58,8 +58,8 @@ class ProvidedOperators:
     async def signed_in(self, found: Sequence[Claims]) -> Identified:
         """Return the operator that the claims of a person identify, with the roles that the claims give.
 
-        Raise SignInFailed if the claims give no role. A person whose claims give no role then loses all
-        earlier roles, unless the provider left out claims. A disabled operator gets no roles.
+        Raise SignInFailed if the claims give no role. A person whose claims give no role loses all earlier
+        roles, unless the provider left out claims. A disabled operator gets no roles.
         """
         subject = subject_of(self._issuer, found[0].members)
         orgs = {each.org_id: each.name for each in await self._context.store.orgs()}

@@ -32,8 +32,8 @@ _OVERAGE: Final = (
 def subject_of(issuer: str, members: Mapping[str, Any]) -> str:
     """Return the permanent identifier of a person at the identity provider.
 
-    Microsoft Entra has a different `sub` for each app registration. Its `oid` stays the same if the
-    registration is replaced. Raise SignInFailed if the store can't save the identifier.
+    Microsoft Entra has a different `sub` for each app registration. The `oid` of a person in Microsoft Entra
+    stays the same if the registration is replaced. Raise SignInFailed if the store can't save the identifier.
     """
     entra_id = members.get("oid")
     is_used = is_entra(issuer) and isinstance(entra_id, str) and entra_id
@@ -80,8 +80,8 @@ def overage(claims: Sequence[str], details: Mapping[str, str], operator: Operato
 def _left_out(claim: str, members: Mapping[str, Any]) -> bool:
     """Return True if the token only refers to the claim (OpenID Connect Core section 5.6.2).
 
-    Microsoft Entra refers to groups in this way if a person has too many. In an implicit flow, it sends
-    `hasgroups` instead.
+    If a person has too many groups, Microsoft Entra sends only a reference to the claim. In an implicit flow,
+    Microsoft Entra sends the claim `hasgroups` instead of a reference.
     """
     elsewhere = members.get("_claim_names")
     if isinstance(elsewhere, Mapping) and claim in elsewhere:

@@ -134,8 +134,8 @@ class SignInFailed(Exception):
     def sentence(self) -> str:
         """Sentence about the failed sign-in for the visitor, with the provider's error code.
 
-        The sentence contains no other text of the provider. The claim name in the sentence comes from the
-        settings, not from the provider.
+        Apart from the error code, the sentence contains no text of the provider. The claim name in the
+        sentence comes from the settings, not from the provider.
         """
         error, claim = self.details.get("error", ""), self.details.get("claim", "")
         return self.cause.sentence.format(error=f" ({error})" if error else "", claim=claim)

@@ -123,7 +123,7 @@ def check_parties(claims: Mapping[str, Any], *, issuer: str, client_id: str, wha
 def is_same_issuer(given: object, issuer: str) -> bool:
     """Return True if two issuer identifiers name the same issuer.
 
-    Some providers add a slash to the end of the issuer and others omit it, so it is ignored.
+    Some providers add a slash to the end of the issuer and others omit it, so a final slash is ignored.
     """
     known = issuer.removesuffix("/")
     return isinstance(given, str) and given.removesuffix("/") in (known, _ALSO_NAMED.get(known, known))

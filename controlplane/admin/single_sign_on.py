@@ -158,7 +158,7 @@ class SingleSignOn:
 
         A name identifies a local operator only at the first sign-in, which links the person. An operator with
         a password is never linked by name. Userinfo is requested if the ID token names no operator. Userinfo
-        is not requested if the token gives a role and all its names belong to no local operator.
+        is not requested if the token gives a role and no local operator has a name from the token.
         """
         found = [proof.claims]
         subject = subject_of(self._settings.oidc_issuer, proof.claims.members)

@@ -1,4 +1,4 @@
-"""Read a configuration directory, with every error by file, line and column; JSON Schema of its files."""
+"""Read a configuration directory, report every error by file and line, and export its JSON Schema."""
 
 from __future__ import annotations
 

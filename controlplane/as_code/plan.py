@@ -336,7 +336,7 @@ def _changes_outside(
 ) -> Iterator[Change]:
     """Yield the changes of a proxy or an operator, which belong to no single organisation.
 
-    `before` is None if the thing is new. A new thing is enabled.
+    `before` is None for a new thing, which starts enabled.
     """
     is_new = before is None
     if enabled is not None and not (is_new and enabled):

@@ -124,7 +124,7 @@ class WantedApp(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
         _check_end(self.secret_ends)
 
     def credentials(self, name: CredentialListName) -> tuple[WantedCredential, ...] | None:
-        """Return the list of the app's credentials that has this name; None if the list is not managed."""
+        """Return one list of the app's credentials by its name, or None if the list is not managed."""
         lists = {"federated": self.federated, "keys": self.keys, "certificates": self.certificates}
         return lists[name]
 

@@ -82,9 +82,10 @@ def apply(
     with cli.missing_store_as_empty():
         planned = _call(cli, config.plan, config.PlanConfig(_without_documents(wanted), prune))
         if expect is not None and expect != planned.digest:
-            what = f"the digest of the plan is {planned.digest}, but {expect} was expected"
             raise CommandFailed(
-                FAILED, f"{what}: read the new plan with --plan, then give its digest with --expect"
+                FAILED,
+                f"the digest of the plan is {planned.digest}, but {expect} was expected: "
+                "read the new plan with --plan, then give its digest with --expect",
             )
         rehearsed = _rehearsed(cli, directory, wanted, planned, hours) if rehearsal else ()
     if plan:
@@ -120,8 +121,11 @@ def _require_consent(planned: ConfigPlan, *, yes: bool) -> None:
     """
     deleted = sum(each.action == "delete" for each in planned.changes)
     if deleted and not yes and not sys.stdin.isatty():
-        what = f"the plan deletes {counted(deleted, 'thing')}, and there is no terminal to ask for consent"
-        raise CommandFailed(FAILED, f"{what}: give --yes, or --expect DIGEST")
+        raise CommandFailed(
+            FAILED,
+            f"the plan deletes {counted(deleted, 'thing')}, and there is no terminal to ask for consent: "
+            "give --yes, or --expect DIGEST",
+        )
     confirm("Apply these changes?", yes=yes)
 
 

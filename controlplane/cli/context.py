@@ -274,7 +274,7 @@ def _check(asked: Request) -> None:
     """Check the members of a request as the admin API does.
 
     Refuse an empty name, ID or time in the request. An empty value usually comes from a shell variable that
-    is not set. Ignoring the value would change the meaning of the request.
+    is not set. Ignoring an empty value would change the meaning of the request.
     """
     from controlplane.operations.operation import validation_problem
 

@@ -193,10 +193,10 @@ def _filled(
     assert kubernetes is not None
     _require_two(kubernetes, "--kubernetes", "NAMESPACE/ACCOUNT")
     if pins.issuer is None:
-        what = "--kubernetes: also give --issuer URL of the cluster"
         raise CommandFailed(
             INVALID_INPUT,
-            f"{what}, as printed by: kubectl get --raw /.well-known/openid-configuration | jq -r .issuer",
+            "--kubernetes: also give --issuer URL of the cluster, as printed by: "
+            "kubectl get --raw /.well-known/openid-configuration | jq -r .issuer",
         )
     subject = "system:serviceaccount:" + kubernetes.replace("/", ":")
     return _Pins(pins.issuer, subject, Reuse.UNTIL_END)

@@ -39,7 +39,7 @@ def delete(
 def _of_the_shown(asked: Q, shown: Effect) -> Q:
     """Return a request that names the thing in the confirmed question by its ID.
 
-    A different thing may have received the same name after the question.
+    Between the question and the answer, a different thing may have received the same name.
     """
     from msgspec.structs import replace
 

@@ -184,7 +184,7 @@ def _fleet(wanted: Wanted) -> dict[str, Any]:
 def _without_none(members: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members without members that are None.
 
-    The member `enabled: true` is also left out, because it is the default.
+    The member `enabled: true` is left out, because it is the default.
     """
     left_out = ("enabled", True)
     return {key: each for key, each in members.items() if each is not None and (key, each) != left_out}
@@ -244,17 +244,23 @@ class SecretFiles:
             return
         made = f"{counted(len(self._apps), 'app')} and {counted(len(self._proxies), 'proxy')}"
         if self._directory is None:
-            what = f"this makes the secrets of {made}"
             raise CommandFailed(
-                FAILED, f"{what}: give a directory for the secret files with --secrets-to DIR"
+                FAILED,
+                f"the plan makes secrets of {made}: "
+                "give a directory for the secret files with --secrets-to DIR",
             )
         bases = {_base(each.org, each.name) for each in (*self._apps, *self._proxies)}
         try:
             make_directory(self._directory)
             taken = {each.name.rpartition(".")[0] for each in self._directory.iterdir()}
             if there := sorted(taken & bases):
-                what = "a file with this name exists: move it away first"
-                raise CommandFailed(FAILED, *(f"{self._directory / each}.*: {what}" for each in there))
+                raise CommandFailed(
+                    FAILED,
+                    *(
+                        f"{self._directory / each}.*: a file with this name exists: move it away first"
+                        for each in there
+                    ),
+                )
             with TemporaryDirectory(dir=self._directory) as room:
                 for number in range(2 * len(bases)):
                     (Path(room) / str(number)).write_bytes(bytes(_ROOM))

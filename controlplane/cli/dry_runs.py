@@ -1,4 +1,7 @@
-"""Commands `ruleset explain`, `test`, `diff` and `schema`. They need settings only for a stored ruleset."""
+"""Commands `ruleset explain`, `test`, `diff` and `schema`.
+
+The commands need settings only for a stored ruleset.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Clock:
 def clock_of(environment: Mapping[str, str], now: datetime) -> Clock:
     """Return a clock for UTC, unless the environment names another time zone.
 
-    Raise UnknownZone if the zone is not known.
+    Raise UnknownZone if the environment names a time zone that is not known.
     """
     name = environment.get(VARIABLE, "") or "UTC"
     if name == "UTC":

@@ -117,7 +117,7 @@ def set_retention(
 def _asked_if_shorter(cli: Cli, org: str, retention: Retention) -> str:
     """Ask for consent before a shorter retention deletes events.
 
-    Return the organisation as the command line names it or, after the question, its ID.
+    Return the organisation's reference from the command line or, after the question, its ID.
     """
     from controlplane.operations import orgs
 

@@ -224,7 +224,7 @@ def wait(
 
 @app.command()
 def grant(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
-    """Add an organisation that the proxy serves."""
+    """Add an organisation to the organisations that a proxy serves."""
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
@@ -235,7 +235,7 @@ def grant(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) ->
 
 @app.command()
 def revoke(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
-    """Remove an organisation that the proxy serves.
+    """Remove an organisation from the organisations that a proxy serves.
 
     The control plane refuses the organisation's events from the proxy at once. The proxy drops the
     organisation's rules at its next sync.
@@ -321,7 +321,8 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
 def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts of a proxy as text for a person.
 
-    Long lists in the facts are drawn or counted. Only `--json` prints all items.
+    Long lists in the facts are drawn or counted. Only the output with `--json` contains all items of long
+    lists.
     """
     rates = [each.requests_per_second for each in proxy.windows]
     slow = [each.p95_ms or 0.0 for each in proxy.windows]

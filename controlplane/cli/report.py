@@ -163,7 +163,7 @@ def verify_report(
         found = verify(body, known)
     except NotVerified as error:
         what = _LINE_ENDS if line_ends_changed(body) else str(error)
-        raise CommandFailed(FAILED, f"{file}: not valid: {what}") from None
+        raise CommandFailed(FAILED, f"{file}: the report or manifest is not valid: {what}") from None
     answer = found.report
     print_text(f"{file}: valid: this {found.form} is unchanged since it was signed with {found.key}")
     print_text(f"Organisation {answer.org}, {moment(answer.from_)} to {moment(answer.to)}")

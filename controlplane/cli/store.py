@@ -112,7 +112,9 @@ def copy(
     except (StoreError, MasterKeyError) as error:
         raise CommandFailed(FAILED, str(error)) from None
     except KeyboardInterrupt:
-        raise CommandFailed(_INTERRUPTED, "interrupted: run the same command again to continue") from None
+        raise CommandFailed(
+            _INTERRUPTED, "the copy was interrupted: run the same command again to continue"
+        ) from None
     rows = sum(counts.values())
     print_facts({"rows": rows, "events": counts["event_ids"], "verifiedLinks": links}, as_json=json)
     typer.echo(f"the copy is complete: start the control plane, and move {source} away", err=True)

@@ -62,7 +62,7 @@ class Entry:
     also: str | None = None  # another path of the same area
 
     def has(self, path: str) -> bool:
-        """Return True if a path lies below a path of this navigation entry, or is its second path."""
+        """Return True if a path belongs to the area of this navigation entry."""
         areas = [each for each in (self.path, self.also) if each not in (None, "/")]
         return path == self.also or any(path.startswith(f"{each}/") for each in areas)
 

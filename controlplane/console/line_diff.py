@@ -1,8 +1,8 @@
 """Pure functions that find the lines that two texts have in common, within a predictable time.
 
-Lines that occur exactly once in each text, such as ids of rules, align the texts. The ranges between such
-lines are mostly short. In the worst case, a precise comparison of a range takes time proportional to the cube
-of its length.
+Lines that occur exactly once in each text, such as ids of rules, align the texts. The ranges between the
+lines that align the texts are mostly short. In the worst case, a precise comparison of a range takes time
+proportional to the cube of its length.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _joined(starts: Piece, middle: Sequence[Piece], ends: Piece) -> tuple[Piece,
 
 
 def same_lines(before: Sequence[str], after: Sequence[str]) -> list[Match] | None:
-    """Return ranges of equal lines like SequenceMatcher, or None if the comparison takes too long."""
+    """Return the equal lines that SequenceMatcher would find, or None if this takes too long."""
     found = _Found()
     _look_between(before, after, found)
     if sum(_work(before[gap.old], after[gap.new]) for gap in found.gaps) > _MOST_WORK:

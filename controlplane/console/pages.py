@@ -7,7 +7,7 @@ A page is one function in the module of its area, such as:
         found = await perform(list_all, context, actor, ListOrgs())
         return Page("orgs.html", "Organisations", {"orgs": found.orgs})
 
-A form that is sent by POST is a function too. The function of a form contains only the successful case. It
+A form that is sent by POST is a function too. The function of a form contains only the successful case, and
 raises an error for each mistake that the operator can correct. After such an error, the decorator `form`
 shows the page `again`, with the reasons and the typed values.
 
@@ -25,9 +25,9 @@ checks a form's token, renders the template within the layout, and shows errors.
 and fills the block `content` with the macros of ui.html. The URL of a page contains all state of its view.
 Every link is made by `link()`, which keeps the chosen organisation. Every form that is sent by POST contains
 `ui.token()`. In a template, `refused` has the reasons for an error, and `form` has the typed values.
-`refused` and `form` are empty if a link opened the page. A template shows a button only if the actor may use
-the button: `{% if may("editor", org_id) %}`. After success, a form returns a Redirect with a sentence, so
-that a reload repeats nothing. `console/areas.py` lists all modules that have pages.
+`refused` and `form` are empty if a link opened the page. With `{% if may("editor", org_id) %}`, a template
+shows a button only if the actor may use the button. After success, a form returns a Redirect with a sentence,
+so that a reload repeats nothing. `console/areas.py` lists all modules that have pages.
 """
 
 from __future__ import annotations

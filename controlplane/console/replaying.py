@@ -156,7 +156,7 @@ def _so_far(form: Mapping[str, str], digest: str) -> Replayed:
         carried = msgspec.json.decode(form.get("replay_so_far", ""), type=_SoFar)
         groups = carried.replayed.groups
         if len(groups) > MAX_GROUPS or any(group.change not in CHANGES for group in groups):
-            raise ValueError("the state in the form has impossible groups")
+            raise ValueError("the replay state in the form has impossible groups")
     except (msgspec.DecodeError, ValueError):
         raise InvalidRequest(
             "the replay can't continue from the state in the form: start the replay again"
@@ -192,7 +192,7 @@ def _change(facts: ChangeFacts) -> Change:
 
 
 def _query(app_id: str | None, before: OutcomeFacts) -> str | None:
-    """Return a filter for the app's events with this recorded outcome, or None if none can express it."""
+    """Return a filter for the app's events with this recorded outcome; None if it can't be written."""
     by = ("reason", before.by) if before.verdict == "refused" else ("ruleid", before.by)
     wanted = [by] if before.verdict == "refused" else [("verdict", before.verdict), by]
     found = [terms.term(field, value) for field, value in [*([("app", app_id)] if app_id else []), *wanted]]

@@ -279,7 +279,7 @@ async def go_back(context: OperationContext, actor: Actor, request: PageRequest)
     to = _version(request.form, "to") or 0
     seen = _version(request.form, "expected")  # active version that the page was compared with
     if not request.form.get("note", "").strip():
-        raise InvalidRequest("Enter a reason for the rollback. The history of the ruleset keeps it.")
+        raise InvalidRequest("Enter a reason for the rollback, for the history of the ruleset.")
     asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None, expected=seen or 0)
     new = await perform(rulesets.rollback, context, actor, asked)
     if new.proposal is not None:

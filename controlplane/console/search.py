@@ -207,7 +207,10 @@ def _members(request: PageRequest) -> dict[str, Any]:
 
 
 def _time(request: PageRequest, name: str) -> str:
-    """Return a time in the form, in the time zone of the page. Times in links contain their UTC offset."""
+    """Return the time in a field of the search form, in the time zone of the page.
+
+    Times in links contain their UTC offset.
+    """
     return zones.absolute(request.query.get(name, "").strip(), request.zone)
 
 

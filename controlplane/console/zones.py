@@ -45,7 +45,7 @@ def short_name(ms: int, zone: tzinfo) -> str:
 def absolute(given: str, zone: tzinfo) -> str:
     """Add the zone's offset to a time from a form that has no offset.
 
-    Return every text that is not such a time unchanged.
+    A text that already has an offset or is not a time is returned unchanged.
     """
     if not _NAIVE.fullmatch(given):
         return given

@@ -1,6 +1,6 @@
 """Notes on a search for audit events that found nothing: names, values and times that no event can have.
 
-A deleted application, or a rule of an earlier ruleset version, may still have events. So a search reports
+A deleted application, or a rule of an earlier ruleset version, may still have events. A search reports
 unknown names as notes beside an empty result, and not as errors. The notes name nothing that the actor has no
 permission to look at.
 """
@@ -94,7 +94,8 @@ def _ids_in(text: str) -> set[str]:
 def exclusions(wanted: Filter) -> Filter:
     """Return the terms of a filter that exclude events by a name, such as `-app:payroll`.
 
-    A name that does not exist excludes nothing. No empty result reveals that mistake.
+    A name that does not exist excludes nothing. An empty search result does not show that an excluded name
+    does not exist.
     """
     return Filter(
         tuple(

@@ -199,8 +199,10 @@ async def _require_visible(context: OperationContext, actor: Actor, wanted: Want
     named = {org.name for org in wanted.organisations}
     named.update(*(proxy.orgs for proxy in wanted.proxies or ()))
     if unseen := sorted(named - seen):
-        what = f"there is no organisation {', '.join(unseen)} in which you have a role"
-        raise Forbidden(f"{what}: a plan needs the role viewer in each organisation that the directory names")
+        raise Forbidden(
+            f"there is no organisation {', '.join(unseen)} in which you have a role: "
+            "a plan needs the role viewer in each organisation that the directory names"
+        )
     if wanted.operators is not None and "admin" not in actor.roles.values():
         raise Forbidden("only an admin can see operators, and apply a directory that lists operators")
 
@@ -208,7 +210,7 @@ async def _require_visible(context: OperationContext, actor: Actor, wanted: Want
 async def _with_lines(
     actor: Actor, wanted: Wanted, present: Present, changes: Sequence[Change]
 ) -> tuple[Change, ...]:
-    """Add the differences between ruleset texts to the changes. Another process computes the differences."""
+    """Add the differences between ruleset texts to the changes. A worker process computes the differences."""
     after = {(org.name, each.name): each.yaml for org in wanted.organisations for each in org.rulesets or ()}
     shown = []
     for change in changes:
@@ -261,14 +263,16 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyConfig) -
 
 def _require_expected(planned: Difference, expected: str | None) -> None:
     if expected is not None and expected != planned.digest:
-        what = f"the plan is now {planned.digest}, and {expected} was expected"
-        raise Conflict(f"{what}: review the new plan, and apply it")
+        raise Conflict(
+            f"the plan is now {planned.digest}, and {expected} was expected: "
+            "review the new plan, and apply it"
+        )
 
 
 def _require_roles(
     context: OperationContext, actor: Actor, present: Present, changes: Sequence[Change]
 ) -> None:
-    """Require the lowest role that a change needs before any slow work is done for the change.
+    """Check the lowest role that a change needs before any slow work for the change begins.
 
     Each operation of the plan checks its own role later.
     """
@@ -287,8 +291,10 @@ def _require_roles(
 
 def _require_few(changes: Sequence[Change]) -> None:
     if len(changes) > MOST_CHANGES:
-        what = f"{len(changes)} changes are too many at once (limit: {MOST_CHANGES})"
-        raise InvalidRequest(f"config: {what}: apply one organisation at a time")
+        raise InvalidRequest(
+            f"config: {len(changes)} changes are too many at once (limit: {MOST_CHANGES}): "
+            "apply one organisation at a time"
+        )
 
 
 def _makes_proxies(changes: Sequence[Change]) -> bool:

@@ -59,7 +59,7 @@ class OperationContext:
             return actor
         operator = await self.store.operator(actor.name)
         if operator is None or not operator.enabled:
-            raise Forbidden("this operator has been disabled")
+            raise Forbidden("your operator account has been disabled")
         if not operator.may_act(self.clock.wall_ms()):
             raise Forbidden("your roles from the identity provider have expired: sign in again")
         return replace(actor, roles=operator.roles)

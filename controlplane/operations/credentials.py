@@ -174,7 +174,7 @@ async def add_federated(context: OperationContext, actor: Actor, request: AddFed
 async def add_key(context: OperationContext, actor: Actor, request: AddKey) -> AddedCredential:
     """Let an app prove its identity with assertions that it signs.
 
-    The proxy verifies such an assertion by the public key in the request.
+    The proxy verifies the assertions of the app by the public key in the request.
     """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     with _as_request():
@@ -282,7 +282,7 @@ def state_at(ends_ms: int | None, now_ms: int) -> State:
 
 
 async def _require_few_issuers(context: OperationContext, org_id: str, issuer: str) -> None:
-    """Raise Conflict if the organisation would have more issuers than proxies read keys of."""
+    """Raise Conflict if the organisation already has the greatest number of token issuers."""
     issuers = {
         pins["issuer"]
         for app in await context.store.apps(org_id)
@@ -424,7 +424,7 @@ def present_secret(app: App) -> PresentSecret | None:
 
 
 def present_credentials(app: App) -> dict[CredentialListName, tuple[PresentCredential, ...]]:
-    """Return the app's credentials except secrets, by configuration list, in the form for a plan."""
+    """Return an app's credentials other than client secrets, grouped and written as a plan compares them."""
     found: dict[CredentialListName, list[PresentCredential]] = {name: [] for name in CREDENTIAL_LISTS}
     for each in app.credentials:
         ends = as_rfc3339(each.ends_ms)

@@ -322,7 +322,7 @@ async def _of_model(context: OperationContext, actor: Actor, request: EffectOfDe
     held = [each for each in await context.store.org_schemas(org.org_id) if each.root == root]
     current = next((each for each in held if each.is_current), None)
     if current is None:
-        raise NotFound(f"organisation {org.name} has no schema of {root}")
+        raise NotFound(f"organisation {org.name} has no schema for the root path {root}")
     uses = await context.store.schema_uses(org.org_id, root)
     users = [f"{each.ruleset}@{each.version}" for each in uses if each.in_force]
     return _Effect(

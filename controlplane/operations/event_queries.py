@@ -1,4 +1,4 @@
-"""Searches for audit events: the steps that all searches share before the search index."""
+"""Steps that all searches for audit events share before the query to the search index."""
 
 from __future__ import annotations
 

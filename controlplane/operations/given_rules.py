@@ -27,7 +27,7 @@ _LONGEST_LABEL: Final = 200
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Text of a draft ruleset, or reference to a stored ruleset.
 
-    Exactly one of the two members is given.
+    A source has either the text or the reference.
     """
 
     yaml: str | None = None
@@ -143,7 +143,10 @@ def ruleset_of(given: GivenRules) -> PolicyRuleset:
 
 
 def with_schemas(given: GivenRules) -> tuple[PolicyRuleset, Schemas]:
-    """Return a ruleset in parsed form, and its schemas. Raise InvalidRequest as `ruleset_of` does."""
+    """Return a ruleset in parsed form, and its schemas.
+
+    Raise InvalidRequest if the ruleset is not valid, as `ruleset_of` does.
+    """
     ruleset = parsed(given.label, given.text)
     if not needs_schemas(ruleset):
         return ruleset, NO_SCHEMAS

@@ -1,6 +1,6 @@
 """Notes on stored audit events: their times, their retention, and events that were purged or never arrived.
 
-The empty result of a search is conclusive only together with these notes.
+The empty result of a search is conclusive only together with notes on the stored events.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The range of stored events of some organisations."""
+    """Range of times of the stored events of some organisations."""
 
     keepers: tuple[Keeper, ...]
     span: tuple[int, int] | None  # times of the oldest and the newest; None if there are none
@@ -145,7 +145,7 @@ async def held(
 ) -> Held:
     """Return the range of stored events of these organisations.
 
-    `span` has the times of their oldest and newest event.
+    `span` has the times of the oldest and the newest event of these organisations.
     """
     missing = {}
     for org in orgs[:_MOST_NAMED] if count_missing else ():

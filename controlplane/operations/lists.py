@@ -127,7 +127,7 @@ def _cursor(sort: str, key: Key) -> str:
 def _key(name: ListName, sort: str, cursor: str) -> Key:
     """Return the sort values that the cursor of a page contains.
 
-    They are the values of the sort columns in the last row of the previous page.
+    The cursor has the values of the sort columns in the last row of the previous page.
     """
     types = list(dict.fromkeys([(sort, SORT_COLUMNS[name][sort]), ("name", str), ("id", str)]))
     try:

@@ -289,7 +289,7 @@ def _label(source: str) -> str:
 async def _orgs(context: OperationContext, actor: Actor, reference: str | None) -> list[Org]:
     """Return the organisation with this reference, or all visible organisations without a reference.
 
-    The actor needs the role that the operation requires in each of these organisations.
+    The actor needs the operation's role in each organisation that is returned.
     """
     if reference is not None:
         return [await context.resolve.org(actor, "editor", reference)]
@@ -306,12 +306,14 @@ def _chosen_root(org: Org, held: list[OrgSchema], wanted: str | None) -> str:
     if wanted is not None:
         root = root_of(wanted)
         if root not in roots:
-            raise NotFound(f"organisation {org.name} has no schema of {root}")
+            raise NotFound(f"organisation {org.name} has no schema for the root path {root}")
         return root
     if not roots:
         raise NotFound(f"organisation {org.name} has no schema: store one with `model fetch`")
     if len(roots) > 1:
-        raise InvalidRequest(f"root: organisation {org.name} has schemas of {', '.join(roots)}: name one")
+        raise InvalidRequest(
+            f"root: organisation {org.name} has schemas for the root paths {', '.join(roots)}: name one"
+        )
     return roots[0]
 
 
@@ -321,8 +323,10 @@ def _before(org: Org, held: list[OrgSchema], current: OrgSchema, uses: list[Sche
     named = [each.digest for each in uses if each.in_force and each.digest in older]
     for digest in [*named, *older]:
         return digest
-    what = f"organisation {org.name} has only one schema of {current.root}"
-    raise Conflict(f"{what}: name a file or an address to compare with")
+    raise Conflict(
+        f"organisation {org.name} has only one schema for the root path {current.root}: "
+        "name a file or an address to compare with"
+    )
 
 
 async def _given(context: OperationContext, digest: str) -> _Given:

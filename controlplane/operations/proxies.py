@@ -111,7 +111,7 @@ async def add(context: OperationContext, actor: Actor, request: AddProxy) -> New
 
 @operation("proxy.grant", "PUT", "/proxies/{proxy}/orgs/{org}")
 async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
-    """Add an organisation that the proxy serves."""
+    """Add an organisation to the organisations that a proxy serves."""
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     return await _facts(context, actor, await context.store.grant(proxy.proxy_id, org.org_id))
@@ -119,7 +119,7 @@ async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) ->
 
 @operation("proxy.revoke", "DELETE", "/proxies/{proxy}/orgs/{org}")
 async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
-    """Remove an organisation that the proxy serves.
+    """Remove an organisation from the organisations that a proxy serves.
 
     The control plane refuses the organisation's events from the proxy at once. The proxy drops the
     organisation's rules at its next sync.
@@ -145,7 +145,7 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
     given = Acknowledgement(context.clock.wall_ms(), actor.name, request.note)
     expected = None if request.expected is None else Losses(*msgspec.structs.astuple(request.expected))
     if expected is not None and len(orgs) != 1:
-        raise InvalidRequest("expected: also name the organisation of the losses with org")
+        raise InvalidRequest("expected: also give org, the organisation of the expected losses")
     found = [
         await context.store.acknowledge_losses(proxy.proxy_id, org.org_id, given, expected) for org in orgs
     ]
@@ -163,7 +163,7 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
 async def rotate_secret(
     context: OperationContext, actor: Actor, request: RotateProxySecret
 ) -> NewProxySecrets:
-    """Make a new API key and HMAC secret for a proxy. The response shows the key and the secret only once.
+    """Make a new API key and HMAC secret for a proxy, which the response shows only once.
 
     Without a grace period, the old API key and HMAC secret end at once.
     """

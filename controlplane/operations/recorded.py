@@ -109,7 +109,7 @@ class Reading:
         self.read = 0  # events that were examined, including events that the selection excludes
 
     async def events(self, limit: int) -> AsyncIterator[Event]:
-        """Yield the selected events among the next events, of which it examines about `limit`.
+        """Examine about `limit` events, and yield the events that the selection includes.
 
         Between blocks of events, the event loop runs other tasks.
         """
@@ -135,8 +135,8 @@ class Reading:
 def decoded(body: bytes) -> Event | None:
     """Return the event in decoded form, or None if it can't be evaluated.
 
-    Not every stored event can be evaluated. The agent API also accepts events from other programs, and events
-    with extreme years.
+    Not every stored event can be evaluated. The agent API also accepts events from programs other than
+    proxies, and events with extreme years.
     """
     try:
         event = decode_event(body)
@@ -172,8 +172,8 @@ _former: Final[Lately[tuple[str, int], Rules | None]] = Lately(8)
 class FormerRules:
     """The rules that evaluated an application's events, if the events name them.
 
-    An event names the ruleset version of its application, but not the ruleset. So the rules are wrong if the
-    application had another ruleset at the time of the event.
+    An event names the ruleset version of its application, but not the ruleset. The result is wrong if the
+    application had another ruleset at the time of the event than it has now.
     """
 
     def __init__(self, context: OperationContext, actor: Actor, org: Org) -> None:

@@ -201,7 +201,7 @@ async def without_events(context: OperationContext, actor: Actor, selection: Sel
 
 @contextmanager
 def slot(actor: Actor) -> Iterator[None]:
-    """Reserve one of the slots for replays of stored events for an actor.
+    """Reserve a slot for an actor's replay of stored events.
 
     Raise StoreBusy if too many replays are running.
     """

@@ -1,4 +1,4 @@
-"""Key that signs reports and manifests. It is derived from the master key and has a public half."""
+"""Key pair that signs reports and manifests, derived from the master key, with a public half to show."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _pending(beat: Heartbeat, state: ReceivedNumbers | None, org_id: str) -> int
 
 
 def _problem(proxy: Proxy, beat: Beat | None, pending: int | None, *, has_sent: bool, period: Period) -> str:
-    """Return why the proxy may still hold events of the period; empty if it can't hold any."""
+    """Return why the proxy may still hold events of the period, or an empty text if it can't."""
     if beat is None:
         if not has_sent and proxy.last_seen_ms is None:
             return ""  # the proxy was registered, but never started
@@ -128,7 +128,7 @@ def _has_ended(proxy: Proxy, beat: Beat) -> bool:
 
 
 def _clock(proxy: Proxy, skew_ms: int | None) -> str:
-    """Return a note if the proxy's event times may be wrong; empty if its clock was right."""
+    """Return a note that a proxy's event times may be wrong, or an empty text."""
     if skew_ms is None or abs(skew_ms) <= MOST_SKEW_MS:
         return ""
     return (
@@ -156,7 +156,7 @@ async def retention_of(context: OperationContext, org: Org, chain: Chain, period
 
 
 def _deleted(purged: int, purges: Purges | None, period: Period) -> str:
-    """Return a note if retention deleted events that may be of the period; empty if it did not.
+    """Return a note that retention deleted events that may be of the period, or an empty text.
 
     The audit chain records each purge of events. The record of a purge depends neither on the remaining
     events nor on the current retention.
@@ -171,7 +171,7 @@ def _deleted(purged: int, purges: Purges | None, period: Period) -> str:
 
 
 def _expired(org: Org, oldest_ms: int | None, period: Period, kept_since_ms: int) -> str:
-    """Return a note if retention covers only the end of the period; empty if it covers the period."""
+    """Return a note that retention covers only the end of the period, or an empty text."""
     if max(period.from_ms, org.created_ms) >= kept_since_ms:
         return ""
     if oldest_ms is not None and period.from_ms >= oldest_ms:
@@ -182,7 +182,7 @@ def _expired(org: Org, oldest_ms: int | None, period: Period, kept_since_ms: int
 
 
 def _before(org: Org, oldest_ms: int | None, period: Period) -> str:
-    """Return a note if the period begins before the organisation was added; empty if it does not."""
+    """Return a note that the period begins before the organisation was added, or an empty text."""
     born_ms = org.created_ms if oldest_ms is None else min(org.created_ms, oldest_ms)
     if period.from_ms >= born_ms:
         return ""

@@ -1,8 +1,8 @@
 """Resolve references of operators: find the row with the given id or name.
 
 The resolver finds only rows that the actor may look at, so that it does not reveal the existence of other
-rows. For the same reason, invisible rows do not make a name ambiguous. If a visible row requires a higher
-role than the actor has, the result is Forbidden.
+rows. Rows that the actor may not look at do not make a name ambiguous, because an ambiguity would reveal
+these rows. If a visible row requires a higher role than the actor has, the result is Forbidden.
 
 The resolver notes the organisation of a row for the operator log before it requires the role. So the operator
 log names the organisation even if the operation is refused.
@@ -214,8 +214,8 @@ class Resolver:
         """Return the operator with that id or name; in the name, A-Z and a-z compare equal.
 
         `role_in` is the organisation in which the operation changes a role of the operator. If `role_in` is
-        given, the line in the operator log is about that organisation alone. So everybody who may look at
-        that organisation sees the change of the role, even if the operator has roles in other organisations.
+        given, the line in the operator log is about that organisation alone. Everybody who may look at that
+        organisation sees the change of the role, even if the operator has roles in other organisations.
         """
         operator = await self._store.operator(reference)
         if operator is None or not _may_see(actor, operator):
@@ -291,7 +291,7 @@ class Resolver:
     async def _missing(
         self, actor: Actor, kind: TombstoneKind, reference: str, names: Iterable[str]
     ) -> NotFound:
-        """Return the error for a reference that no visible row has.
+        """Return the NotFound error for a reference that matches no visible row.
 
         If a deleted thing had the name, the error says so.
         """
@@ -339,7 +339,7 @@ def _only(found: Sequence[T], kind: str, reference: str) -> T:
 
 
 def _unknown(kind: str, reference: str, names: Iterable[str]) -> NotFound:
-    """Return the error for a reference that no visible row has.
+    """Return the NotFound error for a reference that matches no visible row.
 
     The error suggests the most similar visible name.
     """

@@ -292,8 +292,10 @@ def _schemas_for(read: ReadRuleset, org: Org, current: PackedSchemas) -> Mapping
     if not read.needs_schemas:
         return NO_NAMES
     if not current.digests:
-        what = f"ruleset {read.name}: its rules name things of a schema, but organisation {org.name} has none"
-        raise Conflict(f"{what}: store one with `model fetch URL --org {org.name}`, then apply it again")
+        raise Conflict(
+            f"ruleset {read.name}: its rules name things of a schema, but organisation {org.name} has none: "
+            f"store one with `model fetch URL --org {org.name}`, then apply it again"
+        )
     return current.digests
 
 

@@ -40,7 +40,7 @@ Outcome = tuple[bool, Any]
 class RunFailed(Exception):
     """The function that ran in the worker process raised an unexpected exception.
 
-    The message of the error is the traceback of that exception.
+    The message of the error is the traceback of the exception in the worker process.
     """
 
 
@@ -108,7 +108,7 @@ class RunProcess:
             async with asyncio.timeout(_START_SECONDS):
                 await self._read(len(_READY))
         except TimeoutError:
-            raise ProcessDied("because it was not ready in time") from None
+            raise ProcessDied("because the process was not ready in time") from None
         self.is_ready = True
 
     async def _received(self) -> bytes:

@@ -58,7 +58,7 @@ def _local_edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> li
 
 
 def unit_of(interval_ms: int, starts: Sequence[int]) -> int:
-    """Return an interval length of the index whose counts add up to these longer intervals."""
+    """Return an interval length for the search index whose counts add up to the given intervals."""
     if all(start % interval_ms == 0 for start in starts):
         return interval_ms
     return HOUR_MS if all(start % HOUR_MS == 0 for start in starts) else QUARTER_MS

@@ -36,7 +36,7 @@ def _moment(member: str, text: str | None, now_ms: int) -> int | None:
 def end_of(name: str, text: str, now_ms: int, longest_days: int) -> int:
     """Return an end time in Unix ms from a text in RFC 3339, a date, or a span such as 90d.
 
-    Raise InvalidRequest if the text has another form, or the time is past or too far away.
+    Raise InvalidRequest if the text is not a valid end time, or the time is past or too far away.
     """
     if (span := re.fullmatch(r"([0-9]{1,9})([mhd])", text)) is not None:
         end_ms = now_ms + int(span[1]) * _UNIT_MS[span[2]]
@@ -44,8 +44,10 @@ def end_of(name: str, text: str, now_ms: int, longest_days: int) -> int:
         try:
             end_ms = parse_time(text, now_ms)
         except QueryError:
-            what = "must be a time of RFC 3339, a date, or a number with m, h or d, such as 90d"
-            raise InvalidRequest(f"{name}: {what}, not {text!r}") from None
+            raise InvalidRequest(
+                f"{name}: must be a time of RFC 3339, a date, or a number with m, h or d, such as 90d, "
+                f"not {text!r}"
+            ) from None
     if not now_ms < end_ms <= now_ms + longest_days * DAY_MS:
         raise InvalidRequest(f"{name}: must be after now and within {longest_days} days, not {text!r}")
     return end_ms

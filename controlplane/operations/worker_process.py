@@ -133,7 +133,7 @@ async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwa
 async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function on an uploaded file in a worker process.
 
-    The function does not delay work on rules, which has another process.
+    The function does not delay work on rules, because work on rules has a separate process.
     """
     return await _files.do(actor.name, _LONGEST_OF_A_FILE, function, *args, **kwargs)
 
@@ -141,7 +141,7 @@ async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **k
 async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function for an operation that makes a change, in a worker process.
 
-    Dry runs, which viewers may start, do not delay the function, because they have another process.
+    Dry runs, which viewers may start, do not delay the function, because dry runs have a separate process.
     """
     return await _changes.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 

@@ -237,7 +237,11 @@ async def test_a_document_that_is_no_schema_is_refused_and_nothing_is_stored(
         (("fetch", "{small}", "--org", "nobody", "--root", "/v1.0"), 1, "there is no organisation nobody"),
         (("fetch", "missing.csdl", "--org", "acme", "--root", "/v1.0"), 2, "missing.csdl: No such file"),
         (("diff", "--org", "acme"), 1, "organisation acme has no schema"),
-        (("diff", "--org", "acme", "--root", "/beta"), 1, "organisation acme has no schema of /beta"),
+        (
+            ("diff", "--org", "acme", "--root", "/beta"),
+            1,
+            "organisation acme has no schema for the root path /beta",
+        ),
     ],
 )
 async def test_a_wrong_command_says_what_to_do(
@@ -261,7 +265,10 @@ async def test_a_root_is_named_if_there_are_several(commands: Commands, plane: P
     for root in ("/beta", "/v1.0"):
         await commands.facts("store", "model", "fetch", str(small), "--org", "acme", "--root", root)
     status, _, err = await commands.run("store", "model", "diff", "--org", "acme")
-    assert (status, err) == (2, "--root: organisation acme has schemas of /beta, /v1.0: name one\n")
+    assert (status, err) == (
+        2,
+        "--root: organisation acme has schemas for the root paths /beta, /v1.0: name one\n",
+    )
     status, _, err = await commands.run("store", "model", "diff", "--org", "acme", "--root", "/beta")
     assert (status, err.startswith("organisation acme has only one schema of /beta: ")) == (1, True)
 

@@ -67,11 +67,17 @@ def test_a_report_is_made_and_checked_without_a_store(config: Path, tmp_path: Pa
     sent.write_bytes(page.read_bytes().replace(b"\n", b"\r\n"))
     found = cli(elsewhere, "audit", "verify-report", str(sent), "--key", str(key))
     assert (found.returncode, found.stdout) == (1, "")
-    assert f"{sent}: not valid: its line ends were changed from LF to CRLF" in found.stderr
+    assert (
+        f"{sent}: the report or manifest is not valid: its line ends were changed from LF to CRLF"
+        in found.stderr
+    )
     page.write_text(page.read_text().replace("never arrived", "all arrived", 1))
     changed = cli(elsewhere, "audit", "verify-report", str(page), "--key", key.read_text().strip())
     assert changed.returncode == 1
-    assert "not valid: the HTML page differs from the page that was signed; line" in changed.stderr
+    assert (
+        "the report or manifest is not valid: the HTML page differs from the page that was signed; line"
+        in changed.stderr
+    )
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])

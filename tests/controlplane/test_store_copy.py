@@ -173,7 +173,7 @@ def test_a_copy_that_is_interrupted_says_how_to_go_on(tmp_path: Path, file: Path
     interrupted = _copy(tmp_path, target, file, "-c", INTERRUPTED)
     assert (interrupted.returncode, interrupted.stderr) == (
         130,
-        "interrupted: run the same command again to continue\n",
+        "the copy was interrupted: run the same command again to continue\n",
     )
     missing = _copy(tmp_path, target, tmp_path / "no.db")
     assert (missing.returncode, missing.stderr) == (2, f"{tmp_path / 'no.db'}: no such file\n")
