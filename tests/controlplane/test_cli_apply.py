@@ -214,7 +214,7 @@ async def test_a_plan_that_would_be_refused_ends_with_1(
         status, out, err = await commands.run(where, "apply", str(folder), "--plan")
         assert (status, "  + proxy Edge-1" in out.splitlines()) == (1, True)
         assert err.startswith("the control plane would refuse these changes:\nproxy ")
-        assert "looks like a name that is taken" in err
+        assert "differs from an existing name only by letters of another case or alphabet" in err
     assert await plane.store.orgs() == []
 
 

@@ -270,7 +270,10 @@ async def test_a_root_is_named_if_there_are_several(commands: Commands, plane: P
         "--root: organisation acme has schemas for the root paths /beta, /v1.0: name one\n",
     )
     status, _, err = await commands.run("store", "model", "diff", "--org", "acme", "--root", "/beta")
-    assert (status, err.startswith("organisation acme has only one schema of /beta: ")) == (1, True)
+    assert (status, err.startswith("organisation acme has only one schema for the root path /beta: ")) == (
+        1,
+        True,
+    )
 
 
 # Addresses

@@ -390,10 +390,11 @@ async def test_a_plan_says_why_it_would_be_refused(context: OperationContext) ->
     old = WantedRuleset("old", RULESET.format(name="old"))
     await apply(context, Wanted((replace_org(rulesets=(old, OPEN)),), WANTED.proxies))
     before = await context.store.operator_log(LogQuery(limit=100))
+    similar = "differs from an existing name only by letters of another case or alphabet"
     for wanted, why in (
-        (with_apps(CRM, WantedApp("Crm", "staff")), "app Crm of organisation contoso: Crm looks like a name"),
+        (with_apps(CRM, WantedApp("Crm", "staff")), f"app Crm of organisation contoso: Crm {similar}"),
         (Wanted((WantedOrg("contoso", apps=(WantedApp("crm", "none"),)),)), "there is no ruleset none"),
-        (Wanted((WantedOrg("Contoso"),)), "organisation Contoso: Contoso looks like a name"),
+        (Wanted((WantedOrg("Contoso"),)), f"organisation Contoso: Contoso {similar}"),
         (Wanted((), operators=(WantedOperator("x", {"nowhere": "viewer"}),)), "nowhere"),
         (Wanted((WantedOrg("new", rulesets=(WantedRuleset("bad", "version: 1", "b.yaml"),)),)), "b.yaml:1:1"),
     ):
