@@ -1,4 +1,4 @@
-"""Tests of clients that are slow, leave, or send out of order: other clients are not affected."""
+"""Tests of clients that are slow, leave, or send out of order: events are right, others unaffected."""
 
 from __future__ import annotations
 

@@ -606,7 +606,7 @@ async def test_a_body_is_read_only_where_a_verdict_hangs_on_it(tmp_path: Path) -
 
 @pytest.mark.parametrize("status", [b"429 Slow down", b"503 Busy", b"404 Not Found"])
 async def test_what_a_load_balancer_says_of_a_failure_is_no_property(tmp_path: Path, status: bytes) -> None:
-    """A load balancer's error must stay a 503, because a client library does not retry after a 403."""
+    """A load balancer's error must not become a 403, because client libraries do not retry after a 403."""
     response = b"HTTP/1.1 %b\r\nRetry-After: 7\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
     async with data_path(responding(response % status), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/groups/1/secret"))
@@ -1297,7 +1297,10 @@ async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_
 
 @pytest.mark.parametrize("rule_reads", [False, True], ids=["held for links", "held for a rule"])
 async def test_what_a_response_held_is_free_when_it_has_ended(tmp_path: Path, rule_reads: bool) -> None:
-    """The proxy must free a response's memory without the garbage collector."""
+    """The proxy must free a response's memory without the garbage collector.
+
+    The bodies of ended responses would otherwise use more and more memory.
+    """
     body = json.dumps({"value": [{"id": str(n)} for n in range(40_000)]}).encode()
     rules = "version: 1\nname: x\ndefault: allow\nrules:\n"
     if rule_reads:

@@ -286,7 +286,7 @@ async def _never_whole(reader: asyncio.StreamReader) -> None:
 def test_without_tls_s_farewell_a_response_that_ends_with_its_connection_is_cut(
     tmp_path: Path, said: bool
 ) -> None:
-    """A third party can close a TCP connection, but can't send the upstream's close_notify."""
+    """A third party can close a TCP connection, but can't send close_notify (RFC 9112 §9.8)."""
     authority = CertificateAuthority(tmp_path / "certificates")
     certificate = authority.server()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""Tests of rate limits per proxy and per organisation; Retry-After is exact to the second."""
+"""Tests of rate limits: 60 batches a minute per proxy, 100 per organisation, and exact Retry-After."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that kill the control plane during delivery: a sink gets each event, in order."""
+"""Tests that SIGKILL the control plane during delivery: a sink gets each event, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of usage counts of applications and rules: counted once per event, by day."""
+"""Tests of usage counts of existing applications and their rules: counted once per event, by day."""
 
 from __future__ import annotations
 

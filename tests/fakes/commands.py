@@ -97,7 +97,7 @@ def _forked(
     *,
     apart: bool,
 ) -> IO[bytes]:
-    """Return a file with two lines of the process: its id and its exit status."""
+    """Return a stream of the process's id, if it has its own session, and then its exit status."""
     message = json.dumps([arguments, {**os.environ, **(environment or {})}, apart]).encode()
     said, says = os.pipe()
     try:

@@ -281,7 +281,7 @@ class SignIns:
         return _json(200, {"sub": "person-1", **self.userinfo})
 
     def finish(self, form: dict[str, str], issuer: str, client_secret: str | None) -> Response:
-        """Exchange an authorisation code for tokens once, if the client has the verifier (RFC 7636)."""
+        """Exchange a code for tokens once, if the client has its verifier (RFC 7636 section 4.6)."""
         if self.refusal is not None:
             return _json(*self.refusal)
         query = self._codes.pop(form.get("code", ""), None)

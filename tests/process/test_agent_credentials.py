@@ -1,4 +1,4 @@
-"""Tests of upstream tokens: the agent fetches each before it expires, and never uses an expired one."""
+"""Tests of upstream tokens: fetched before they expire, one at a time, and never used after expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that kill workers and agents at random times under load, with failures of the control plane."""
+"""Tests that SIGKILL workers and agents at random times, with failures of the control plane."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ async def test_the_schema_of_a_ruleset_that_stays_stays_too(
 async def test_a_ruleset_that_needs_a_schema_is_not_taken_without_one(
     tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A control plane may name a schema in its response, but omit its content."""
+    """A control plane may send rules that need a schema, without sending the schema."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()

@@ -1,4 +1,4 @@
-"""Tests of the HTTP clients that applications use, over TLS: kept connections, codings and uploads."""
+"""Tests of applications' HTTP clients over TLS: kept connections, codings, uploads and downloads."""
 
 from __future__ import annotations
 

@@ -355,7 +355,7 @@ def _tear_state(audit: Path) -> None:
 
 
 def _tear_spool(audit: Path) -> None:
-    """Append an incomplete record to the last segment: it has checksum, ordinal and text, but no length."""
+    """Append half a record to each spool segment: it has checksum, ordinal and text, but no length."""
     for segment in (audit / "spool").glob("*.seg"):
         content = bytearray(segment.read_bytes())
         end = len(content.rstrip(b"\0"))

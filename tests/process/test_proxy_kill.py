@@ -1,4 +1,4 @@
-"""Tests that kill any process under load: each response has its event, and no event arrives twice."""
+"""Tests that SIGKILL any process under load: each response has its event, and no event arrives twice."""
 
 from __future__ import annotations
 

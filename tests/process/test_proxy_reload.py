@@ -1,4 +1,4 @@
-"""Tests of stop and reload under load: exchanges in progress finish, and no request fails."""
+"""Tests of stop and reload under load: exchanges finish, no request fails, all in bounded time."""
 
 from __future__ import annotations
 

@@ -196,7 +196,11 @@ def test_an_uppercase_digest_is_rejected_as_a_mismatch(plane: Plane) -> None:
 
 @pytest.mark.parametrize(("skew", "status"), [(-296, 200), (296, 200), (-310, 401), (310, 401)])
 def test_the_timestamp_must_be_within_300_seconds(plane: Plane, skew: int, status: int) -> None:
-    """If X-Timestamp is more than 300 s before or after the control plane's clock, the response is 401."""
+    """If X-Timestamp is more than 300 s before or after the control plane's clock, the response is 401.
+
+    The response is 401 even if the signature is correct. The module tests/controlplane/test_signing.py tests
+    the limit to the second.
+    """
     reply = plane.proxy.call("GET", "sync", skew=skew)
     assert reply.status == status
     if status == 401:
@@ -217,7 +221,7 @@ def test_a_valid_key_not_authorised_for_the_target_tenant_gives_403(plane: Plane
 
 @pytest.mark.parametrize("value", ["HMAC key-id=nobody, signature=00", "HMAC key-id=\t", "Bearer x", "\xe9"])
 def test_the_authorization_header_is_not_parsed(plane: Plane, value: str) -> None:
-    """The control plane does not parse the Authorization header, which duplicates the X-* headers."""
+    """The control plane does not parse the header `Authorization: HMAC …`, which repeats the X-* headers."""
     assert plane.proxy.sync(("Authorization", value)).status == 200
     only = [("Authorization", f"HMAC key-id={plane.proxy.api_key}, signature={plane.proxy.last_signature}")]
     assert send(plane.base_url, "GET", "/api/v1/agent/sync", only).status == 401

@@ -163,7 +163,7 @@ def test_an_unknown_client_is_401_and_told_apart_by_nothing(live: Live) -> None:
 def test_errors_are_those_of_rfc_6749(
     live: Live, form: dict[str, str | None], status: int, code: str
 ) -> None:
-    """Token errors are RFC 6749 JSON: invalid_client, unsupported_grant_type or invalid_request."""
+    """Token errors (RFC 6749) are 401 invalid_client, 400 invalid_request and 400 unsupported_grant_type."""
     sent = {**live.credentials("crm"), **form}
     reply = live.form({name: value for name, value in sent.items() if value is not None})
     assert (reply.status, reply.json["error"]) == (status, code)
