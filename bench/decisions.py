@@ -32,7 +32,7 @@ def beside_engines(_rig: Rig, _pace: Pace) -> Table:
     notes = [
         (
             "One rule of the set decides, by path, method and a header; the other rules have other paths. "
-            "The figures are processor time."
+            "The figures of the engines are processor time."
         ),
         (
             "graphward also parses the request target in any spelling; the other engines receive a path "

@@ -75,7 +75,7 @@ def stripped(rig: Rig, pace: Pace) -> Table:
             "nginx (lua-cjson) and aiohttp (orjson) encode the JSON again, change numbers, and do not "
             "evaluate requests."
         ),
-        "graphward changes no other byte of the response, and also does all the work of job J2.",
+        "graphward removes the properties, changes no other byte, and also does all the work of job J2.",
     ]
     title = "three properties removed from each of 100 users, 88 KB"
     return cost_table("J4", title, peers, "graphward", missing, notes)

@@ -42,7 +42,7 @@ def _preface(pace: Pace, others: float) -> str:
         "",
         f"`./dev bench` wrote these results on {today}, with commit `{_commit()}`.",
         "",
-        f"- Machine: {machine()}. Other programs used {others:.0%} of its cores when the run began.",
+        f"- Machine: {machine()}. Other programs used {others:.0%} of the cores when the benchmark began.",
         f"- Versions: {versions}." + (f" Not on this machine: {', '.join(absent)}." if absent else ""),
         f"- Graphward: the data path is {form_of_data_path()}, unless a row says otherwise.",
         (
