@@ -303,7 +303,7 @@ def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) 
 def test_defaults(tmp_path: Path) -> None:
     """The default of each setting is the default that the contract states.
 
-    Examples: The tested defaults include CatchUp true, LifetimeSeconds 3600, ReportAs502, RewriteLinks and
+    The tested defaults include CatchUp true, LifetimeSeconds 3600, ReportAs502, RewriteLinks and
     RequireSignedResponse.
     """
     _, out, _ = check(tmp_path, PROXY)
