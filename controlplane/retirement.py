@@ -39,7 +39,7 @@ class Retirement:
             retired += count
         if retired:
             _log.info(
-                "retirement: retired %d proxies that were silent longer than their enrolment token allows",
+                "retirement: retired %d proxies that were silent for the time in their enrolment token",
                 retired,
             )
         return retired

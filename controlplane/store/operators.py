@@ -151,7 +151,7 @@ class OperatorTables:
                 "DELETE FROM operator_roles WHERE operator_id = ? AND org_id = ?", (operator_id, org_id)
             )
             if not removed:
-                raise NotFound("the operator has no role for these organisations")
+                raise NotFound("the operator has no role in the given organisations")
 
         await self._database.write_even_if_full(keeping_an_admin(job), REGISTRY)
 

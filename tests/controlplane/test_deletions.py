@@ -312,7 +312,7 @@ async def test_a_schema_that_active_rules_name_stays(context: OperationContext, 
     await delete_ruleset(context, "things")
     assert (await perform(deletions.delete_model, context, HOST, gone)).id == fetched.digest
     assert (await models.list_all.perform(context, HOST, models.ListModels())).models == ()
-    with pytest.raises(NotFound, match="there is no schema"):
+    with pytest.raises(NotFound, match="the organisation has no schema"):
         await perform(deletions.delete_model, context, HOST, gone)
 
 
