@@ -1,6 +1,6 @@
-"""Command of the proxy: `python -m proxy --config FILE [--check | --doctor [--json]]`.
+"""Entry point of the proxy's command line: `python -m proxy --config FILE [--check | --doctor [--json]]`.
 
-It loads the settings and runs the supervisor.
+The command loads the settings and runs the supervisor process.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ PROGRAM: Final = "graphward-proxy"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that reports an error of the command line in one line, like every other error."""
+    """Argument parser that reports a wrong command line in one line, like every other error of the proxy."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: {message} (--help shows how it is used)\n")
 
 
 class _PrintCompletion(argparse.Action):
-    """Action that prints the completion of the command for one shell, and exits."""
+    """Argument parser action that prints the shell completion script of the command, and exits."""
 
     def __call__(
         self,
@@ -55,7 +55,7 @@ class _PrintCompletion(argparse.Action):
 
 
 def parser_for(program: str) -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the argument parser of the proxy's command line."""
     parser = _Parser(prog=program, description="The Graphward policy proxy.")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="settings file (TOML)")
     parser.add_argument(

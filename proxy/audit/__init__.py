@@ -1,1 +1,1 @@
-"""Spool of audit records, in memory that outlives the process."""
+"""Spool of audit records, in memory-mapped files that outlive the process."""

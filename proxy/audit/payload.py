@@ -1,7 +1,8 @@
-"""Encode the payload of a record, and truncate it if it would be larger than a segment holds.
+"""Encode the payload of an audit record, and truncate a payload that is larger than a spool segment holds.
 
-Facts that the proxy decided take precedence over texts of the application or the upstream. So a request with
-a path of 64 KB cannot hide the rule that it matched. Each truncation states how much is missing.
+In a truncated record, facts that the proxy decided take precedence over texts of the application or the
+upstream. So a request with a path of 64 KB cannot hide the rule that it matched. Each truncated field states
+how much text is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode(record: Record) -> bytes:
-    """Return the bytes that go into the spool: the whole record, if it fits."""
+    """Return the bytes that go into the spool: the whole audit record, if it fits."""
     try:
         payload = _encode(record)
         if len(payload) <= MAX_RECORD:
@@ -68,7 +69,10 @@ def _cut_to_fit(record: Record) -> Record:
 
 
 def _shares(wanted: dict[str, int], room: int) -> dict[str, int]:
-    """Divide `room` bytes between fields. Small ones fit in full, and the others share the rest equally."""
+    """Divide `room` bytes between the fields of a truncated record.
+
+    Small fields fit in full, and the other fields share the remaining bytes equally.
+    """
     shares: dict[str, int] = {}
     for name in sorted(wanted, key=wanted.__getitem__):
         shares[name] = min(wanted[name], room // (len(wanted) - len(shares)))
@@ -77,7 +81,7 @@ def _shares(wanted: dict[str, int], room: int) -> dict[str, int]:
 
 
 def _size(text: str, most: int) -> int:
-    """Return the bytes that a text takes as JSON without quotes, or a number above `most` if more."""
+    """Return the bytes that a text takes as JSON without quotes; a number above `most` if it takes more."""
     return len(_encode(text[: most + 1])) - 2
 
 
@@ -91,9 +95,9 @@ def _size_of_items(items: tuple[str, ...], most: int) -> int:
 
 
 def _cut_list(items: tuple[str, ...], room: int) -> tuple[tuple[str, ...], int]:
-    """Return the first items that fit into `room` bytes, and their size.
+    """Return the first list items that fit into `room` bytes, and their size in bytes.
 
-    If some are missing, the mark follows as the last item.
+    If some items are missing, a mark that says so follows as the last item.
     """
     used = _size_of_items(items, room)
     if used <= room:
@@ -115,7 +119,10 @@ def _cut_list(items: tuple[str, ...], room: int) -> tuple[tuple[str, ...], int]:
 
 
 def _cut_text(text: str, room: int) -> str:
-    """Return as much of the text as fits into `room` bytes of JSON, with the mark if some is missing."""
+    """Return the start of the text that fits into `room` bytes of JSON.
+
+    Add a mark if some text is missing.
+    """
     if _size(text, room) <= room:
         return text
     fits, fits_not = 0, min(len(text), room) + 1

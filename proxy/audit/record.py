@@ -1,4 +1,4 @@
-"""A spooled record: the positional form that a worker writes, and the audit event that it represents."""
+"""A spooled audit record: the positional form that a worker writes, and the audit event that it means."""
 
 from functools import lru_cache
 from typing import Final
@@ -10,9 +10,9 @@ from proxy.wire.trace_context import trace_id_in
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One request as its worker saw it.
+    """Audit record of one request, with the facts that the worker process saw.
 
-    Fields are only ever added at the end, so that older spools remain readable.
+    A new version only adds fields at the end of the record, so that older spools remain readable.
     """
 
     n: int
@@ -51,7 +51,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, rename="camel", gc=False):
-    """An audit event as it is written into the journal and sent to the control plane."""
+    """An audit event as the agent writes it into its journal and sends it to the control plane."""
 
     id: str
     time: str
@@ -98,18 +98,21 @@ decode: Final = msgspec.json.Decoder(Record).decode
 
 
 def request_id(time_ms: int, id_prefix: int, n: int) -> str:
-    """Return the id of a worker's n-th request. It is the same at each reading of the spool."""
+    """Return the id of the n-th request of a worker process.
+
+    The request id is the same each time that the spool is read.
+    """
     return "%s%010x" % (_beginning_of_ids(time_ms, id_prefix), n & 0xFF_FFFF_FFFF)  # noqa: UP031 - see uuid7
 
 
 @lru_cache(maxsize=64)
 def _beginning_of_ids(time_ms: int, id_prefix: int) -> str:
-    """Return the common start of the ids of one worker in one millisecond, without their number."""
+    """Return the common start of the request ids of one worker in one millisecond, without their number."""
     return uuid7(time_ms, id_prefix << 40)[:-10]
 
 
 def event_of(record: Record, id_prefix: int, seq: int, proxy_id: str | None) -> Event:
-    """Return the event that a record represents."""
+    """Return the audit event that a spooled record represents."""
     own_id = request_id(record.time_ms, id_prefix, record.n)
     upstream_us = record.upstream_us
     # By position, in the order of the fields above. By name, it would take 1.2 µs more; the whole line takes

@@ -1,6 +1,7 @@
-"""Format of a spool segment: header, records and end marks. Read a segment that may still be written.
+"""Format of a spool segment file: header, audit records and end marks.
 
-A segment is a preallocated file. All numbers are little-endian.
+A spool segment is a preallocated file. A reader can read a segment that a writer still extends.
+All numbers are little-endian.
 
     0   magic "GWSPOOL1"                  48  u64 ordinal of the first record in the stream
     8   u32 format version                56  u64 created, Unix ms
@@ -15,7 +16,7 @@ A segment is a preallocated file. All numbers are little-endian.
 
 A writer writes the u32 that makes a header or record valid (`in use`, `length`) last. So a SIGKILL leaves
 only whole records. Some machines show the stores of another processor out of order. A reader on such a
-machine sees a checksum that does not match yet, and reads again.
+machine computes a checksum that does not match yet, and reads the record again.
 """
 
 import fcntl
@@ -57,11 +58,11 @@ _table_decoder = msgspec.json.Decoder(dict[str, int])
 
 
 class DamagedSegmentError(Exception):
-    """The header of the segment is damaged."""
+    """The header of the spool segment is damaged."""
 
 
 class NewerSegmentError(DamagedSegmentError):
-    """A newer release wrote the segment, so only a newer release can read it."""
+    """A newer release wrote the spool segment, so only a newer release can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,15 @@ class Header:
 
 
 def encode_start() -> bytes:
-    """Return the first bytes of a prepared segment that is not in use yet."""
+    """Return the first bytes of a prepared spool segment that is not in use yet."""
     return _HEADER_START.pack(MAGIC, FORMAT_VERSION, 0)
 
 
 def encode_rest(header: Header) -> bytes:
-    """Return the part of the header that follows the `in use` word. `data_offset` is computed here."""
+    """Return the part of the segment header that follows the `in use` word.
+
+    The function computes `data_offset` itself.
+    """
     table = msgspec.json.encode(header.counts)
     fixed = _HEADER_REST.pack(
         uuid.UUID(header.stream).bytes,
@@ -110,9 +114,9 @@ def encode_rest(header: Header) -> bytes:
 
 
 def header_bytes(organisations: int) -> int:
-    """Return the most bytes that a header with this number of organisations takes.
+    """Return the maximum size in bytes of a segment header with this number of organisations.
 
-    Each has a UUID text and a count.
+    Each organisation takes a UUID text and a count.
     """
     return FIXED_HEADER + 64 * (organisations + 1)
 
@@ -122,27 +126,28 @@ def _aligned(offset: int) -> int:
 
 
 def read_header(fd: int) -> Header | None:
-    """Return the header, or None if the segment is prepared but not in use yet.
+    """Return the segment's header; None if the segment is prepared but not in use yet.
 
-    Raise DamagedSegmentError if it is neither.
+    Raise DamagedSegmentError if the file is neither a segment in use nor a prepared one.
     """
     start = os.pread(fd, FIXED_HEADER, 0)
     if len(start) < FIXED_HEADER:
-        raise DamagedSegmentError("the segment is shorter than a header")
+        raise DamagedSegmentError("the spool segment is shorter than its header")
     magic, version, in_use = _HEADER_START.unpack_from(start)
     if magic == MAGIC and version > FORMAT_VERSION:
         raise NewerSegmentError(
-            f"a newer release wrote the segment (format {version}, this release reads {FORMAT_VERSION})"
+            f"a newer release wrote this spool segment (format {version}, this release reads "
+            f"{FORMAT_VERSION})"
         )
     if magic != MAGIC or version != FORMAT_VERSION or in_use not in (0, 1):
-        raise DamagedSegmentError("the file is not a segment of a known format")
+        raise DamagedSegmentError("the file is not a spool segment in a format that this release reads")
     if not in_use:
         return None
     fixed = start[16:68]
     stream, number, data_offset, id_prefix, ordinal, created, table_length = _HEADER_REST.unpack(fixed)
     table = os.pread(fd, table_length, FIXED_HEADER) if table_length < 1 << 28 else b""
     if crc32(table, crc32(fixed)) != _U32.unpack_from(start, 68)[0] or len(table) != table_length:
-        raise DamagedSegmentError("the checksum of the header does not match")
+        raise DamagedSegmentError("the checksum in the segment header does not match the header")
     counts = _table_decoder.decode(table)
     return Header(uuid.UUID(bytes=stream).hex, number, data_offset, id_prefix, ordinal, created, counts)
 
@@ -151,7 +156,10 @@ _READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO of that n
 
 
 def header_of(path: Path) -> Header | None:
-    """Return the header of a segment. Return None if it is missing or damaged, or has no header yet."""
+    """Return the header of the spool segment at `path`.
+
+    Return None if the segment is missing or damaged, or has no header yet.
+    """
     try:
         fd = os.open(path, _READING)
     except FileNotFoundError:
@@ -165,7 +173,7 @@ def header_of(path: Path) -> Header | None:
 
 
 class Reached(Enum):
-    """State of a reader after it has read what is available."""
+    """State of a segment reader after it has read all available records."""
 
     MORE = "more"  # stopped at the caller's limit
     WAITING = "waiting"  # nothing is written here yet
@@ -175,7 +183,10 @@ class Reached(Enum):
 
 
 class SegmentReader:
-    """Reader of one segment from a position onwards. A deleted file can still be read to its end."""
+    """Reader of one spool segment from a position onwards.
+
+    The reader can read a deleted segment file to its end.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -188,7 +199,7 @@ class SegmentReader:
         self.reached = Reached.WAITING
 
     def look_again(self) -> None:
-        """Read the header of the segment. It is None until the segment is in use."""
+        """Read the header of the spool segment. The header is None until the segment is in use."""
         self.header = read_header(self._fd)
         self.offset = self.header.data_offset if self.header is not None else 0
         self.ordinal = self.header.first_ordinal if self.header is not None else 0
@@ -209,20 +220,26 @@ class SegmentReader:
 
     @property
     def ends_in_damage(self) -> bool:
-        """True if the segment ends here without an end mark and without unwritten space.
+        """True if the segment's readable data ends without an end mark and without unwritten space.
 
-        A killed writer leaves unwritten space.
+        A writer that was killed leaves unwritten space after its last record.
         """
         if self.reached is Reached.WAITING:
             return self._bytes_left() < END_MARK_BYTES
         return self.reached is Reached.UNREADABLE
 
     def _bytes_left(self) -> int:
-        """Return the bytes up to the end of the file. They are negative if the file was truncated."""
+        """Return the number of bytes from the reader's position to the end of the file.
+
+        The number is negative if the file was truncated.
+        """
         return os.fstat(self._fd).st_size - self.offset
 
     def records(self, limit: int) -> list[tuple[int, bytes]]:
-        """Return (ordinal, payload) of about `limit` bytes of records. `reached` says why it ended."""
+        """Return pairs (ordinal, payload) for about `limit` bytes of audit records.
+
+        The attribute `reached` says why the reading ended.
+        """
         found: list[tuple[int, bytes]] = []
         while limit > 0:
             began = self.offset
@@ -233,7 +250,7 @@ class SegmentReader:
         return found
 
     def _one_read(self, data: bytes, found: list[tuple[int, bytes]]) -> None:
-        """Append the whole records at the start of `data`, which was read at this position."""
+        """Append the complete records at the start of `data`, which was read at the reader's position."""
         position, next_ordinal = 0, self.ordinal
         while True:
             if len(data) - position < FRAME_HEADER:
@@ -260,9 +277,12 @@ class SegmentReader:
         return next_ordinal <= ordinal <= self._last_ordinal
 
     def skip_damage(self) -> bool:
-        """Move to the next whole record or end mark. Return False if the segment has none.
+        """Move the reader to the next complete record or end mark.
 
-        Payloads are JSON text, which contains no NUL. So no payload can look like the header of a record.
+        Return False if the rest of the segment has no complete record and no end mark.
+
+        Payloads of audit records are JSON text, which contains no NUL. So no payload can look like the header
+        of a record.
         """
         data = os.pread(self._fd, max(0, self._bytes_left()), self.offset)
         position = 8
@@ -289,7 +309,7 @@ class SegmentReader:
 
 
 def _short(rest: bytes) -> Reached:
-    """Interpret the last bytes of a file, which are too few for the header of a record."""
+    """Interpret the last bytes of a segment file, which are too few for the header of a record."""
     if len(rest) < END_MARK_BYTES:
         return Reached.WAITING
     return _no_record(*_MARK.unpack_from(rest))

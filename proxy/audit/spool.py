@@ -1,11 +1,12 @@
-"""Spool writer of a worker: append records to memory that outlives it, rotate segments, survive a full disk.
+"""Spool writer of a worker: append audit records to mapped files, rotate segments, survive a full disk.
 
 `append` runs on the worker's event loop for every request and makes no system call. Everything that may wait
-for the disk is in `maintain`, which the worker calls off its loop.
+for the disk is in `maintain`, which the worker calls outside its event loop.
 
-Both run at the same time. So each shared variable is assigned by only one of them, and each end of a shared
-queue is used by only one of them. If more requests end at once than segments were prepared for, `append`
-prepares a segment itself. A short wait is better than a request without an event.
+`append` and `maintain` run at the same time. So only one of the two functions assigns each shared variable,
+and each end of a shared queue belongs to one of them. If requests that end at the same time need more
+segments than are prepared, `append` prepares a segment itself. A short wait for the disk is better than a
+request without an audit event.
 """
 
 import contextlib
@@ -65,7 +66,7 @@ _crc32: Final = zlib.crc32
 
 
 class SpoolFull(Exception):
-    """The spool has no room for the record, because `ready` was ignored."""
+    """The spool has no room for the audit record, because the caller ignored `ready`."""
 
 
 def spool_directory(retention: Path) -> Path:
@@ -73,17 +74,20 @@ def spool_directory(retention: Path) -> Path:
 
 
 def worker_budget(max_bytes: int) -> int:
-    """Return the part of MaxDiskBytes that may be in use when a worker takes another segment."""
+    """Return how much of `Audit.MaxDiskBytes` may be in use when a worker takes another spool segment."""
     return max_bytes - max_bytes // _RESERVE_SHARE
 
 
 def kept_free(disk: os.statvfs_result) -> int:
-    """Return the bytes of this disk that workers leave to the agent."""
+    """Return the bytes of the disk that workers leave free for the agent."""
     return min(_KEPT_FREE, disk.f_blocks * disk.f_frsize // _KEPT_SHARE)
 
 
 def used_bytes(directory: Path, but: tuple[str, ...] = ()) -> int:
-    """Return the size of all files, without folders named in `but`. A file that just vanished counts as 0."""
+    """Return the size of all files in a directory, without the folders named in `but`.
+
+    A file that vanishes during the count counts as 0 bytes.
+    """
     total = 0
     for folder, folders, files in os.walk(directory):
         folders[:] = [each for each in folders if each not in but]
@@ -94,10 +98,10 @@ def used_bytes(directory: Path, but: tuple[str, ...] = ()) -> int:
 
 
 class DiskUse:
-    """Disk space that all audit files take, for repeated queries.
+    """Disk space that all audit files take, in a form for repeated queries.
 
-    Quarantined batches can be many, and remain until an operator removes them. Counting them takes at most
-    1/100 of the time.
+    Quarantined batches can be many, and remain until an operator removes them. Counting the quarantined
+    batches takes at most 1/100 of the time.
     """
 
     def __init__(self, retention: Path) -> None:
@@ -106,20 +110,23 @@ class DiskUse:
         self._count_again_at = 0.0
 
     def count_quarantined(self) -> None:
-        """Count the quarantined batches again, if it is time to."""
+        """Count the quarantined batches again, if the last count is old enough."""
         began = time.monotonic()
         if began >= self._count_again_at:
             self._quarantined_bytes = sum([used_bytes(self._retention / each) for each in _QUARANTINE])
             self._count_again_at = began + _COUNTING_SHARE * (time.monotonic() - began)
 
     def total(self) -> int:
-        """Return the total size, with the last counted size of quarantined batches."""
+        """Return the total size of all audit files, with the last counted size of quarantined batches."""
         return self._quarantined_bytes + used_bytes(self._retention, but=_QUARANTINE)
 
 
 @contextlib.contextmanager
 def budget_lock(retention: Path) -> Iterator[None]:
-    """Lock the budget during measuring and allocating, so that two processes never take the same space."""
+    """Lock the disk budget while a process measures and allocates.
+
+    So two processes never take the same space.
+    """
     fd = os.open(retention / "budget.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         give_to_owner_of(retention, fd)
@@ -130,7 +137,10 @@ def budget_lock(retention: Path) -> Iterator[None]:
 
 
 class _Segment:
-    """A segment in memory. The lock on its descriptor proves to the agent that the writer is alive."""
+    """A spool segment file that is mapped into memory.
+
+    The lock on the segment's file descriptor proves to the agent that the writer is alive.
+    """
 
     __slots__ = ("fd", "mapped", "number", "path", "words")
 
@@ -160,9 +170,9 @@ class _Segment:
 
 
 class SpoolWriter:
-    """Stream of records of one worker process, in segments under `<directory>/spool`.
+    """Stream of audit records of one worker process, in segments under `<directory>/spool`.
 
-    It has no room before the first `maintain`.
+    The spool has no room before the first call of `maintain`.
     """
 
     def __init__(
@@ -204,7 +214,7 @@ class SpoolWriter:
 
     @property
     def ready(self) -> bool:
-        """True if another request may begin: there is room for its record and all reserved ones."""
+        """True if the spool has room for one more request's audit record, beyond all reserved records."""
         return self._room >= self._reserved + MAX_FRAME
 
     @property
@@ -212,9 +222,9 @@ class SpoolWriter:
         return self._end - self._offset + len(self._prepared) * self._usable + self._spare
 
     def promise(self, size: int) -> bool:
-        """Return True if there is room for `size` bytes of a request's records.
+        """Return True if the spool has room for `size` bytes of a request's audit records.
 
-        If so, they are reserved until `reserve` counts again.
+        If so, the bytes are reserved until `reserve` counts the reserved bytes again.
         """
         reserved = self._reserved
         if self._room < reserved + max(size, MAX_FRAME):
@@ -224,13 +234,14 @@ class SpoolWriter:
 
     @property
     def has_promised(self) -> bool:
-        """True if anything was promised since `reserve` last counted."""
+        """True if `promise` has reserved bytes since `reserve` last counted."""
         return self._reserved + MAX_FRAME > self._wanted
 
     def reserve(self, size: int) -> None:
-        """Reserve room for the records of requests that have begun, `size` bytes, and for one more record.
+        """Reserve `size` bytes for audit records of requests that have begun, and room for one more record.
 
-        Segments are prepared for a part of it. All of it is within MaxDiskBytes.
+        Spool segments are prepared for a part of the reserved bytes. All reserved bytes are within
+        `Audit.MaxDiskBytes`.
         """
         self._reserved = size
         self._wanted = size + MAX_FRAME
@@ -238,17 +249,20 @@ class SpoolWriter:
             self.needs_maintenance = True
 
     def note_silence(self) -> None:
-        """Count only prepared segments as room, because the disk does not respond.
+        """Count only prepared segments as room in the spool, because the disk does not respond.
 
-        The worker calls this on its loop if a `maintain` takes longer than SILENT_SECONDS. Whether there is
-        more room is unknown until it ends.
+        The worker calls this on its loop if a `maintain` takes longer than SILENT_SECONDS. Until that call of
+        `maintain` ends, it is unknown if the spool has more room.
         """
         self._silent = True
         self._spare = 0
         self.problem = f"the disk has not responded for over {SILENT_SECONDS:.0f} s"
 
     def append(self, org_id: str, payload: bytes) -> None:
-        """Write one record of an organisation. This waits for the disk only if no segment is prepared."""
+        """Write one audit record of an organisation to the spool.
+
+        The call waits for the disk only if no spool segment is prepared.
+        """
         length = len(payload)
         start = self._offset
         end = start + FRAME_HEADER + length
@@ -269,7 +283,10 @@ class SpoolWriter:
             self._half = self._segment_bytes
 
     def maintain(self) -> None:
-        """Prepare segments and release old ones. The worker calls this each second and on demand."""
+        """Prepare new spool segments and release old segments.
+
+        The worker calls `maintain` each second and on demand.
+        """
         if not self._maintaining.acquire(blocking=False):
             return
         try:
@@ -291,7 +308,10 @@ class SpoolWriter:
             self._maintaining.release()
 
     def close(self) -> None:
-        """End the stream in an orderly way. Prepared segments that were not used are removed."""
+        """Write the end mark of the record stream and release its segments.
+
+        Prepared segments that were not used are removed from the disk.
+        """
         with self._maintaining:
             if self._active is not None:
                 self._active.end(self._offset, END_CLOSED)
@@ -314,14 +334,22 @@ class SpoolWriter:
         return min(self._wanted, _MOST_PREPARED)
 
     def _usable_bytes(self) -> int:
-        """Return the bytes that a segment always holds. Its last record may leave almost MAX_FRAME unused."""
+        """Return the bytes of records that a spool segment holds in any case.
+
+        The last record of a segment may leave almost MAX_FRAME bytes unused.
+        """
         table = min(header_bytes(len(self._counts)), self._segment_bytes // _TABLE_SHARE)
         return self._segment_bytes - table - END_MARK_BYTES - MAX_FRAME
 
     def _rotate(self, length: int) -> int:
-        """Put the next segment to use, then seal the previous one. Return the offset of the next record."""
+        """Start to use the next spool segment, then seal the previous one.
+
+        Return the offset of the next audit record in the new segment.
+        """
         if length > MAX_RECORD:
-            raise ValueError(f"a record has {length} bytes, and a segment takes at most {MAX_RECORD}")
+            raise ValueError(
+                f"an audit record has {length} bytes, but a spool segment accepts at most {MAX_RECORD}"
+            )
         if not self._prepared:
             self._prepare_now()
         segment = self._prepared.popleft()
@@ -337,13 +365,13 @@ class SpoolWriter:
         return offset
 
     def _prepare_now(self) -> None:
-        """Prepare a segment now. Raise SpoolFull if that fails.
+        """Prepare a spool segment now. Raise SpoolFull if no segment can be prepared.
 
-        If the disk does not respond, only the first record waits for it.
+        If the disk does not respond, only the first audit record waits for it.
         """
         if not self._maintaining.acquire(timeout=0.0 if self._silent else SILENT_SECONDS):
             self.note_silence()
-            raise SpoolFull("no segment is prepared, and the disk does not respond")
+            raise SpoolFull("no spool segment is ready, and the disk does not respond")
         try:
             if not self._prepared:  # otherwise `maintain` has just prepared one
                 self._prepared.append(self._prepare())
@@ -379,7 +407,10 @@ class SpoolWriter:
                     segment.release()
 
     def _leave_deleted_file(self) -> None:
-        """Replace an active segment that somebody deleted. The agent can read it only while it is open."""
+        """Replace an active spool segment whose file was deleted.
+
+        The agent can read the deleted segment only while the file is open.
+        """
         active = self._active
         if active is None or active.exists():
             return
@@ -388,7 +419,10 @@ class SpoolWriter:
         self._end = 0
 
     def _prepare(self) -> _Segment:
-        """Return a preallocated, mapped file that is not in use yet. Raise OSError if the disk is full."""
+        """Return a preallocated, memory-mapped segment file that is not in use yet.
+
+        Raise OSError if the disk has no room for the segment.
+        """
         folder = spool_directory(self._directory)
         make_directory(folder)
         number = self._next_number
@@ -421,7 +455,7 @@ class SpoolWriter:
                 raise OSError(problem)
 
     def _want_of_room(self, dropped: int = 0) -> str | None:
-        """Return why a segment has no room, even after `dropped` bytes are deleted, or None if it has."""
+        """Return why a segment has no room, even after `dropped` bytes are deleted; None if it has room."""
         limit = worker_budget(self._max_bytes)
         used = self._use.total() - dropped
         if used + self._segment_bytes > limit:
@@ -433,25 +467,26 @@ class SpoolWriter:
         return None
 
     def _room_for_segments(self) -> int:
-        """Return the bytes that could still be allocated, with those that would be dropped for it."""
+        """Return the bytes that segments can still take. Old segments that may be deleted count as free."""
         limit = worker_budget(self._max_bytes)
         used = self._use.total() if self._when_full == "refuse" else 0
         free, kept = self._free_and_kept()
         return max(0, min(limit - used, free - kept))
 
     def _free_and_kept(self) -> tuple[int, int]:
-        """Return the free bytes of the disk, and those that are kept for the agent.
+        """Return the free bytes of the disk, and the bytes that are kept free for the agent.
 
-        If segments filled a disk that is smaller than the budget, the agent could write no journal line. Then
-        it could never free a segment.
+        If segments filled a disk that is smaller than the budget, the agent could not write to its journal.
+        Without the journal, the agent could never free a segment.
         """
         disk = os.statvfs(self._directory)
         return disk.f_bavail * disk.f_frsize, kept_free(disk)
 
     def _drop_oldest(self) -> bool:
-        """Delete the oldest finished segment of any worker.
+        """Delete the oldest finished spool segment of any worker.
 
-        Return False if there is none, or if deleting all of them would not free enough space.
+        Return False if there is no such segment, or if deleting all of them would not free enough space for
+        one segment.
         """
         finished = sorted(_finished_segments(spool_directory(self._directory)), key=lambda found: found[0])
         if self._want_of_room(sum(_size(path) for _, path, _ in finished)) is not None:
@@ -472,7 +507,7 @@ def _size(path: Path) -> int:
 
 
 def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
-    """Yield (created, path, records) of each segment that its stream has left for a later one."""
+    """Yield (created, path, records) of each segment whose stream already continues in a later segment."""
     later: dict[str, Header] = {}
     names = [name for name in map(parse_name, os.listdir(folder)) if name is not None]
     for name in sorted(names, key=lambda name: (name.stream, -name.number)):
@@ -486,7 +521,7 @@ def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
 
 
 def _populate(mapped: mmap.mmap) -> None:
-    """Take the page faults now, in steps, because the interpreter lock is held during each step."""
+    """Take the page faults of mapped memory now, in steps, because each step holds the interpreter lock."""
     for offset in range(0, len(mapped), _POPULATE_STEP):
         length = min(_POPULATE_STEP, len(mapped) - offset)
         try:

@@ -1,6 +1,6 @@
-"""Typed settings from TOML and the environment, without I/O.
+"""Typed settings from a TOML text and environment variables, without I/O.
 
-Every problem is reported at once, with its place.
+The loader reports all problems of the settings at once, with their places.
 """
 
 from proxy.config.declare import setting, tables

@@ -1,12 +1,14 @@
 """Declaration of settings keys with `setting(...)`, and its description for the loader.
 
-A root dataclass has one field for each section, and a section dataclass one field for each key. Names follow
-from the fields' names: `rule_sync.saas_base_url` is `[RuleSync] SaasBaseUrl`. The types are str, int, float,
-bool, Literal of strings, results of `parse`, and tuples of these. `X | None` is for an optional key.
+A root dataclass of settings has one field for each section, and a section dataclass one field for each key.
+The names of keys follow from the names of the dataclass fields: the field `rule_sync.saas_base_url` is the
+key `SaasBaseUrl` in the section `[RuleSync]`. The types of keys are str, int, float, bool, Literal of
+strings, results of `parse`, and tuples of these types. The type `X | None` is for an optional key.
 
-A field that is declared by `tables()` is an array of tables, each a dataclass with a key `Name`. It is
-`[[Section.Field]]`, or `[[Field]]` if the root declares it. If its type names several dataclasses, the key
-`Kind` chooses one. A field that is declared by `derived()` has no key.
+A field that is declared by `tables()` is an array of tables, each a dataclass with a key `Name`. Such an
+array is the table `[[Section.Field]]`, or `[[Field]]` if the root dataclass declares it. If the type of an
+array field names several dataclasses, the key `Kind` chooses one of them. A dataclass field that is declared
+by `derived()` has no settings key.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ REQUIRED: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Arguments of `setting(...)` for one key."""
+    """Arguments of `setting(...)` that declare one settings key."""
 
     default: Any
     minimum: float | None
@@ -43,7 +45,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """An array of tables, within one section or outside all sections."""
+    """An array of TOML tables in the settings, within one section or outside all sections."""
 
     section: str  # empty if it is outside all sections
     name: str
@@ -55,18 +57,18 @@ class Tables:
 
     @property
     def top(self) -> str:
-        """First name in the paths of its keys."""
+        """First name in the key paths of the array of tables."""
         return self.section or self.name
 
     @property
     def by_kind(self) -> dict[str, type]:
-        """Class of each kind, if there are several."""
+        """Table class for each `Kind` of the array; empty if it has only one class."""
         if len(self.classes) == 1:
             return {}
         return {keys(str(self), cls)["Kind"].choices[0]: cls for cls in self.classes}
 
     def class_of(self, kind: object) -> type | None:
-        """Return the class of a table of this kind; None if there is none."""
+        """Return the class of a settings table of this `Kind`; None if the kind is unknown."""
         if len(self.classes) == 1:
             return self.classes[0]
         return self.by_kind.get(kind) if isinstance(kind, str) else None
@@ -74,7 +76,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a section, or of a table of an array, ready for the loader."""
+    """A settings key of a section, or of a table in an array, ready for the loader."""
 
     section: str
     name: str
@@ -110,13 +112,14 @@ def setting(
     inherited: bool = False,
     doc: str,
 ) -> Any:
-    """Declare a key of a section.
+    """Declare a key of a settings section.
 
-    `default` is written as in the file; without it the key is required.
+    `default` is written as in the settings file; without a default, the key is required.
 
-    `readable` is a path that must lead to a text file at the start. `variable` is an additional environment
-    variable that takes precedence over the file. `fallback_variable` is used if the key is not given anywhere
-    else. `inherited` is for a table of an array: a key that is not given has its section's value.
+    `readable` marks a path that must lead to a readable text file when the program starts. `variable` is an
+    additional environment variable that takes precedence over the settings file. `fallback_variable` is the
+    environment variable that is used if the key is not given anywhere else. `inherited` is for a table of an
+    array: a key that the table does not give has the value of the section.
     """
     parse = parse_address if address else parse_url if url else parse
     path = path or readable
@@ -141,12 +144,15 @@ def setting(
 
 
 def tables() -> Any:
-    """Declare an array of tables, whose keys are those of the class that the field's type names."""
+    """Declare an array of settings tables, whose keys are those of the class that the field's type names."""
     return field(default=(), metadata={"tables": True})
 
 
 def derived(default: Any) -> Any:
-    """Declare a field without a key: the program derives its value once the settings are read."""
+    """Declare a settings field without a key.
+
+    The program derives its value after it has read the settings.
+    """
     return field(default=default, metadata={"derived": True})
 
 
@@ -169,16 +175,16 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def sections(root: type) -> dict[str, tuple[str, type]]:
-    """Return for each section name the attribute of the root and the class of the section."""
+    """Return for each settings section the attribute of the root dataclass and the class of the section."""
     hints = _hints(root)
     found = (each.name for each in fields(root) if not each.metadata.keys() & {"tables", "derived"})
     return {camel(name): (name, hints[name]) for name in found}
 
 
 def arrays(section: str, cls: type) -> dict[str, Tables]:
-    """Return the arrays of tables by name, in the order of declaration.
+    """Return the arrays of settings tables by name, in the order of declaration.
 
-    Without a section, `cls` is the root.
+    Without a section, `cls` is the root dataclass of the settings.
     """
     hints = _hints(cls)
     found = (each.name for each in fields(cls) if "tables" in each.metadata)
@@ -186,13 +192,13 @@ def arrays(section: str, cls: type) -> dict[str, Tables]:
 
 
 def _classes(hint: Any) -> tuple[type, ...]:
-    """Return the classes of the tables in an array of the type `tuple[A | B, ...]`."""
+    """Return the classes of the settings tables in an array of the type `tuple[A | B, ...]`."""
     item = get_args(hint)[0]
     return get_args(item) if get_origin(item) in (Union, UnionType) else (item,)
 
 
 def keys(section: str, cls: type) -> dict[str, Key]:
-    """Return the keys by name, in the order of declaration."""
+    """Return the settings keys of a class by name, in the order of declaration."""
     hints = _hints(cls)
     attributes = {each.name for each in fields(cls)}
     return {key.name: key for key in _keys(section, cls, hints, attributes)}
@@ -219,7 +225,7 @@ def _keys(section: str, cls: type, hints: dict[str, Any], attributes: set[str]) 
 
 
 def _shape(hint: Any) -> tuple[type, bool, tuple[str, ...]]:
-    """Return the scalar type, whether it is a list of it, and the choices of a Literal."""
+    """Return the scalar type of a type hint, True if the hint is a list, and the choices of a Literal."""
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (part for part in get_args(hint) if part is not NoneType)
     many = get_origin(hint) is tuple

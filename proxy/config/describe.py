@@ -1,4 +1,4 @@
-"""Settings for people to read: the resolved values with secrets masked, and the reference of all keys."""
+"""Text of settings for people: the resolved values with secrets masked, and the reference of all keys."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def _toml(value: Any) -> str:
 
 
 def reference(root: type, suffixes: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return every key of a settings class as Markdown tables.
+    """Return the reference of a settings class: every key, in Markdown tables.
 
-    `suffixes` has the end of each section's heading.
+    `suffixes` maps each section's name to the end of its heading.
     """
     return "\n".join(_reference(root, suffixes))
 
@@ -81,7 +81,10 @@ def _reference(root: type, suffixes: Mapping[str, str]) -> Iterator[str]:
 
 
 def _reference_of_kinds(array: Tables) -> Iterator[str]:
-    """Yield an array outside all sections: the keys that all kinds have, then those of each kind."""
+    """Yield the reference of an array outside all sections.
+
+    The common keys of all kinds come first, then each kind's own keys.
+    """
     of_kinds = {kind: keys(str(array), cls) for kind, cls in array.by_kind.items()}
     base = array.classes[0].__base__
     assert base is not None
@@ -95,7 +98,7 @@ def _reference_of_kinds(array: Tables) -> Iterator[str]:
 
 
 def _is_own(key: Key, common: Mapping[str, Key]) -> bool:
-    """Return True if a kind declares the key itself, with other values or another meaning."""
+    """Return True if the class of a kind declares the key itself, with other values or another meaning."""
     return key.name != "Kind" and (key.name not in common or key.choices != common[key.name].choices)
 
 

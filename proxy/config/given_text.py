@@ -16,7 +16,10 @@ _QUOTES: Final = "\"'`´‘’‚‛“”„‟«»‹›"
 
 
 class NotUtf8(ValueError):
-    """The bytes are not UTF-8 text. The message completes "can't read FILE: …"."""
+    """The bytes of a file or a text are not UTF-8.
+
+    The error's message completes the sentence "can't read FILE: …".
+    """
 
 
 def without_mark(data: bytes) -> bytes:
@@ -25,13 +28,16 @@ def without_mark(data: bytes) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """Return the text of `data` without its byte order mark. Raise NotUtf8, which names UTF-16 and UTF-32."""
+    """Return the text of `data` without its byte order mark.
+
+    Raise NotUtf8 for any other encoding; the message names UTF-16 and UTF-32.
+    """
     if other := other_encoding(data):
-        raise NotUtf8(f"it is {other} text: save it as UTF-8")
+        raise NotUtf8(f"the text is {other}: save it as UTF-8")
     try:
         return without_mark(data).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise NotUtf8(f"it is not UTF-8 text (byte {_place(data, error)}): save it as UTF-8") from None
+        raise NotUtf8(f"the text is not UTF-8 (byte {_place(data, error)}): save it as UTF-8") from None
 
 
 def text_of(data: bytes) -> str:
@@ -40,19 +46,19 @@ def text_of(data: bytes) -> str:
 
 
 def secret_of(text: str) -> str:
-    """Return the secret itself, without a byte order mark before it and a line end after it."""
+    """Return the secret itself, without a byte order mark before it and without a line end after it."""
     return text.removeprefix(_MARK_CHAR).rstrip("\r\n")
 
 
 def first_line(data: bytes) -> str:
-    """Return the first line of a file that holds a password, without its line end. Raise NotUtf8."""
+    """Return the first line of a password file, without its line end. Raise NotUtf8."""
     return decoded(data).partition("\n")[0].removesuffix("\r")
 
 
 def surroundings(secret: str) -> str:
-    """Describe the characters around a secret that the control plane made; empty if there are none.
+    """Describe the characters around a secret that the control plane made; empty if there are none around it.
 
-    Another product's secret may begin or end with any character, so it is never examined.
+    A secret of another product may begin or end with any character, so its surroundings are never examined.
     """
     core = secret.strip("".join(filter(_is_no_part, set(secret))))
     if core == secret or _MINTED.fullmatch(core) is None:
@@ -73,7 +79,7 @@ def _kind(char: str) -> str:
 
 
 def other_encoding(data: bytes) -> str:
-    """Return UTF-16 or UTF-32, from the byte order mark or zero bytes; empty for other text."""
+    """Return UTF-16 or UTF-32 if a byte order mark or zero bytes show that encoding; empty for other text."""
     if data.startswith(_UTF32_MARKS) or _zeros(data) in ((1, 1, 1, 0), (0, 1, 1, 1)):
         return "UTF-32"
     if data.startswith(_UTF16_MARKS) or _zeros(data)[:2] in ((1, 0), (0, 1)):
@@ -82,13 +88,13 @@ def other_encoding(data: bytes) -> str:
 
 
 def _zeros(data: bytes) -> tuple[int, ...]:
-    """Return 1 for each of the first four bytes that is zero, else 0.
+    """Return four numbers: 1 for each of the first four bytes that is zero, else 0.
 
-    The first two characters of a given text are nearly always ASCII.
+    The first two characters of a text that a person or a program gives are nearly always ASCII.
     """
     return tuple(int(not each) for each in data[:4])
 
 
 def _place(data: bytes, error: UnicodeDecodeError) -> int:
-    """Return the position of the invalid byte, counted from 1."""
+    """Return the position of the byte that is not valid UTF-8, counted from 1."""
     return error.start + 1 + len(data) - len(error.object)

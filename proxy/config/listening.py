@@ -1,4 +1,4 @@
-"""Error message for an address that can't be listened on: the setting, the address, and its current user."""
+"""Error message for a listening address in use: the setting, the address, and the program that uses it."""
 
 import errno
 import sys
@@ -13,7 +13,10 @@ _NO_FAMILY: Final = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 
 
 def not_listening(setting: str, address: Address, error: OSError, proc: Path) -> str:
-    """Describe the failure in one line. `proc` is the directory of the kernel's tables (`/proc`)."""
+    """Describe in one line why the proxy cannot listen on the address of a setting.
+
+    `proc` is the directory of the kernel's tables (`/proc`).
+    """
     return f"{setting}: {address}{_why(setting, address, error, proc)}"
 
 
@@ -36,9 +39,10 @@ def _why(setting: str, address: Address, error: OSError, proc: Path) -> str:
 
 
 def holder(address: Address, proc: Path) -> str | None:
-    """Return the program that already listens on the address, such as `nginx, process 4711`.
+    """Return the name of the program that already listens on the address, such as `nginx, process 4711`.
 
-    Return None if that is unknown. The kernel shows the sockets of another user's processes only to root.
+    Return None if the program is unknown. The kernel shows the sockets of another user's processes only to
+    root.
     """
     sockets = {
         f"socket:[{inode}]"
@@ -59,7 +63,7 @@ def _inodes(table: str, address: Address) -> list[str]:
 
 
 def _overlaps(local: str, address: Address) -> bool:
-    """Return True if a listener at `local`, in the kernel's spelling, prevents another at `address`."""
+    """Return True if a listener at `local`, in the kernel's spelling, prevents a listener at `address`."""
     host, _, port = local.partition(":")
     if int(port, 16) != address.port:
         return False

@@ -1,11 +1,11 @@
-"""Loader from TOML text and environment to a typed settings object, or to all problems at once.
+"""Loader of settings: converts TOML text and environment to a typed object, or reports all problems at once.
 
-Precedence, highest first: the key's additional variable; `Section__Key` or `Section:Key`; the file; a
-fallback variable; the default. A secret is given as `Key`, or as `KeyFile` to read it from a file, never both
-in one place.
+Sources of a setting's value, highest precedence first: the key's additional variable; `Section__Key` or
+`Section:Key`; the file; a fallback variable; the default. A secret setting is given as `Key`, or as `KeyFile`
+to read it from a file, never as both in one place.
 
-Tables of an array are identified by their key `Name`, never by their order, which may change. The keys of the
-table `mail` of `[[Section.Array]]` are `Section.Array.mail.Key` and `Section__Array__mail__Key`.
+Settings tables of an array are identified by their key `Name`, never by their order, which may change. The
+keys of the table `mail` of `[[Section.Array]]` are `Section.Array.mail.Key` and `Section__Array__mail__Key`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _KIND_NAMES: Final[dict[type, str]] = {
 
 
 class SettingsError(Exception):
-    """The settings can't be used. `problems` has one line for each reason."""
+    """The settings can't be used, for the reasons in `problems`.
+
+    The attribute `problems` has one line for each reason.
+    """
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(_printable(problem) for problem in problems)
@@ -57,26 +60,26 @@ def load_settings(
 ) -> T:
     """Load settings of class `cls` from `text`.
 
-    Relative paths start from `base`.
+    Relative paths in the settings start from the directory `base`.
 
-    A method `problems()` of a section yields conflicts between its keys, as pairs of a name (`Section.Key`)
-    and a message. `cls.problems()` yields conflicts between sections that are valid by themselves. A method
-    `unused()` yields such pairs for values without effect. Those that were given become the lines of
-    `without_effect`, a derived field of `cls`, except fallback variables, which may be set for other
-    programs.
+    A method `problems()` of a section class yields conflicts between its keys, as pairs of a name
+    (`Section.Key`) and a message. `cls.problems()` yields conflicts between sections that are valid by
+    themselves. A method `unused()` yields pairs of name and message for settings that have no effect.
+    Settings without effect that were given are listed in `without_effect`, a derived field of `cls`. Fallback
+    variables are not listed, because they may be set for other programs.
     """
     settings: T = _Loader(cls, source, base, environ, read_file).load(text)
     return settings
 
 
 def _printable(text: str) -> str:
-    """Return text that is one line on any terminal, whatever a file or variable contains."""
+    """Return the text escaped to one printable line, whatever a file or variable contains."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value as it was given, and its place."""
+    """A settings value as the file or the environment gives it, and its place."""
 
     value: Any
     place: str
@@ -86,7 +89,7 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of an array, with its class and keys."""
+    """A table in an array of settings tables, with its class and its keys."""
 
     array: Tables
     label: str  # Section.Array.Name, or its number if its name is missing or wrong
@@ -165,7 +168,7 @@ class _Loader:
         self.problems.append((int(line) if line.isdecimal() else 0, f"{place}: {name}: {message}"))
 
     def _place(self, *path: str) -> str:
-        """Return `file:line` of a key, else of its table or section, else only the file."""
+        """Return `file:line` of a settings key, else of its table or section, else only the file."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return f"{self.source}:{self.lines[path[:length]]}"
@@ -183,7 +186,7 @@ class _Loader:
             raise SettingsError([self._syntax_problem(str(error), text)]) from None
         # A number with thousands of digits, or nesting without an end.
         except (ValueError, RecursionError) as error:
-            raise SettingsError([f"{self.source}: not readable as TOML: {error}"]) from None
+            raise SettingsError([f"{self.source}: the file is not valid TOML: {error}"]) from None
         self.lines = key_lines(text)
         return document
 
@@ -253,7 +256,7 @@ class _Loader:
             self._refuse_unknown_keys(each.label, each.values, _known(each.keys))
 
     def _nearest_section(self, name: str) -> str:
-        """Suggest a section that begins like this, has such a key (`[Vault]`: `VaultUrl`), or is similar."""
+        """Suggest a section for an unknown name: one that begins with it, has such a key, or is similar."""
         for section in self.keys:
             if section.casefold().startswith(name.casefold()):
                 return f"did you mean {section}?"
@@ -270,9 +273,9 @@ class _Loader:
                 self._problem(self._place(*label.split("."), key), f"{label}.{key}", message)
 
     def _refuse_unknown_variables(self) -> None:
-        """Report variables like `Audit__MaxBatchSiz` as mistakes.
+        """Report unknown environment variables like `Audit__MaxBatchSiz` as mistakes.
 
-        A variable that begins with no section's name is ignored.
+        An environment variable that begins with no section's name is ignored.
         """
         by_folded = {name.casefold(): name for name in (*self.sections, *self.root_arrays)}
         for variable in sorted(self.environ):
@@ -287,7 +290,7 @@ class _Loader:
                 self._problem("environment", variable, f"given twice, also as {self.spellings[spelled]}")
 
     def _variables(self, section: str) -> list[str]:
-        """Return the variables of a section, without `Section__`."""
+        """Return the environment variables of a settings section, without the prefix `Section__`."""
         within = {
             each.label.partition(".")[2].replace(".", "__"): each
             for each in self.tables
@@ -301,7 +304,10 @@ class _Loader:
     # Methods for values.
 
     def _array(self, array: Tables, section: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        """Return attribute and value of an array of tables, which inherit values of their section."""
+        """Return attribute and value of an array of settings tables.
+
+        The tables inherit values of their section.
+        """
         built = []
         for each in self.tables:
             if each.array != array:
@@ -370,7 +376,7 @@ class _Loader:
     def _read_secret(self, key: Key, path: Any, place: str) -> _Given:
         name = f"{key}File"
         if not isinstance(path, str) or not path:
-            self._problem(place, name, "must be the path of a file, in quotes")
+            self._problem(place, name, "the value must be the path of a file, in quotes")
         else:
             try:
                 secret = secret_of(self.read_file(self._path(path)))
@@ -415,9 +421,9 @@ class _Loader:
         return value
 
     def _path(self, text: str) -> Path:
-        """Resolve a relative path from the base.
+        """Resolve a relative path in the settings from the base directory.
 
-        The base has no symbolic links, so `..` removes its last name.
+        The base directory has no symbolic links, so `..` removes the last name of its path.
         """
         base, path = self.base, PurePath(text)
         while path.parts[:1] == ("..",):
@@ -426,7 +432,7 @@ class _Loader:
 
     def _readable_path(self, key: Key, text: str) -> Path:
         if "\0" in text:
-            raise ValueError("must be the path of a file")
+            raise ValueError("the value must be the path of a file")
         path = self._path(text)
         if key.declared.readable:
             try:
@@ -437,7 +443,7 @@ class _Loader:
 
 
 def _known(known: Mapping[str, Key]) -> list[str]:
-    """Return the names of keys as they may be written."""
+    """Return all accepted names of the settings keys, including `KeyFile` for secrets."""
     found = []
     for key in known.values():
         found += [key.name, f"{key.name}File"] if key.has_secret_file else [key.name]
@@ -452,17 +458,18 @@ def _name_of(table: Mapping[str, Any], otherwise: str) -> str:
 
 
 def _typed(key: Key, raw: Any) -> Any:
-    """Return a TOML value in the key's type. bool is an int in Python but not in a settings file."""
+    """Return a TOML value in the settings key's type. bool is an int in Python but not in a settings file."""
     if key.kind is float and type(raw) is int:
         return float(raw)
     wanted = str if key.kind not in (bool, int, float) else key.kind
     if type(raw) is not wanted:
-        raise ValueError(f"must be {_wanted(key)}" + ("" if key.declared.secret else f", not {_shown(raw)}"))
+        found = "" if key.declared.secret else f", not {_shown(raw)}"
+        raise ValueError(f"the value must be {_wanted(key)}{found}")
     return raw
 
 
 def _from_text(key: Key, text: str) -> Any:
-    """Convert the text of an environment variable to the key's type."""
+    """Convert the text of an environment variable to the settings key's type."""
     if key.kind is bool and text.casefold() in ("true", "false"):
         return text.casefold() == "true"
     if key.kind is int and _INTEGER.fullmatch(text):
@@ -470,15 +477,15 @@ def _from_text(key: Key, text: str) -> Any:
     if key.kind is float and _NUMBER.fullmatch(text):
         return float(text)
     if key.kind in (bool, int, float):
-        raise ValueError(f"must be {_wanted(key)}, not {text!r}")
+        raise ValueError(f"the value must be {_wanted(key)}, not {text!r}")
     return text
 
 
 def _empty(default: Any) -> str | None:
-    """Return the value of an empty text, if the key may be empty."""
+    """Return the value that an empty text has for a settings key, if the key may be empty."""
     if default is None or default == "":
         return None if default is None else ""
-    raise ValueError("must not be empty")
+    raise ValueError("the value must not be empty")
 
 
 def _wanted(key: Key) -> str:
@@ -493,19 +500,19 @@ def _shown(raw: Any) -> str:
 def _check_range(key: Key, value: Any) -> None:
     declared = key.declared
     if key.choices and value not in key.choices:
-        raise ValueError(f"must be one of {', '.join(key.choices)}, not {value!r}")
+        raise ValueError(f"the value must be one of {', '.join(key.choices)}, not {value!r}")
     if key.kind not in (int, float):
         return
     low, high = declared.minimum, declared.maximum
     if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
         bounds = [f"at least {number_text(low)}"] if low is not None else []
         bounds += [f"at most {number_text(high)}"] if high is not None else []
-        raise ValueError(f"must be {' and '.join(bounds) or 'finite'}, not {number_text(value)}")
+        raise ValueError(f"the value must be {' and '.join(bounds) or 'finite'}, not {number_text(value)}")
 
 
 def _refuse_surroundings(secret: str) -> None:
     if around := surroundings(secret):
-        raise ValueError(f"has {around} around the secret: remove them")
+        raise ValueError(f"the value has {around} around the secret: remove them")
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> str:

@@ -1,4 +1,4 @@
-"""Detection of values that were copied from an example and never replaced, so that they can't work."""
+"""Detection of settings values that were copied from an example and never replaced, so they can't work."""
 
 import re
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ _OF_MANY: Final = ("common", "organizations", "consumers")
 def placeholder_problems(
     name: str, value: str, instead: str, *, secret: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Yield pairs of name and problem, for the loader, if the value is still a placeholder.
+    """Yield pairs of setting name and problem, for the loader, if the value is still a placeholder.
 
-    `instead` says what to write. A secret may look like anything, so it counts only if the whole value is a
-    placeholder, and no part of it is repeated.
+    `instead` says which value to write. A secret may look like anything. So it counts as a placeholder only
+    if its whole value is one, and no message repeats a part of it.
     """
     found = _PLACEHOLDER.fullmatch(value) if secret else _PLACEHOLDER.search(value)
     if found is not None:
@@ -40,12 +40,12 @@ def placeholder_problems(
 
 
 def is_entra(url: str) -> bool:
-    """Return True if the address belongs to Microsoft Entra."""
+    """Return True if the URL belongs to Microsoft Entra."""
     return _ENTRA.fullmatch(_host(url)) is not None
 
 
 def shared_authority(url: str) -> str | None:
-    """Return the path of Entra that stands for many tenants, such as `common`; None for any other address."""
+    """Return the Entra path that stands for many tenants, such as `common`; None for any other URL."""
     if not is_entra(url):
         return None
     first = urlsplit(url).path.strip("/").partition("/")[0].lower()
@@ -53,7 +53,7 @@ def shared_authority(url: str) -> str | None:
 
 
 def is_shared_tenant(authority_url: str, tenant_id: str) -> bool:
-    """Return True if `tenant_id` stands for many tenants of Entra, the default for an empty address."""
+    """Return True if `tenant_id` stands for many Entra tenants; an empty `authority_url` means Entra."""
     return (not authority_url or is_entra(authority_url)) and tenant_id.lower() in _OF_MANY
 
 

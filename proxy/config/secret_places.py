@@ -1,4 +1,4 @@
-"""Finder of the files that hold secrets of the settings."""
+"""Finder of the files that contain secret values of the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GivenSecrets:
 
 
 def given_secrets(root: type, config: Path, environ: Mapping[str, str]) -> GivenSecrets:
-    """Find the secrets in a usable settings file of the class `root`, and in the environment."""
+    """Find the secrets in a valid settings file of the class `root`, and in the environment variables."""
     document = tomllib.loads(text_of(config.read_bytes()))
     spellings = {name.replace(":", "__"): value for name, value in environ.items()}
     base = config.resolve().parent

@@ -1,6 +1,6 @@
 """TLS for all connections, as client or server: version 1.2 or later, HTTP/1.1.
 
-Servers must have a valid certificate for their name.
+Servers must present a valid certificate for their host name.
 """
 
 import errno
@@ -21,9 +21,9 @@ _ALERT: Final = "graphward_alert"  # attribute of an ssl.SSLError
 
 
 def client_tls(ca_file: Path | None) -> ssl.SSLContext:
-    """Return a client context that trusts these authorities, or the system's.
+    """Return a TLS client context that trusts the authorities in `ca_file`, or the system's authorities.
 
-    Raise OSError (or ssl.SSLError).
+    Raise OSError (or ssl.SSLError) if the file of authorities cannot be loaded.
     """
     if ca_file is not None:
         _refuse_other_text(ca_file)
@@ -33,12 +33,13 @@ def client_tls(ca_file: Path | None) -> ssl.SSLContext:
 def server_tls(
     cert_file: Path, key_file: Path | None, *, ask_for_certificate: bool = False
 ) -> ssl.SSLContext:
-    """Return a server context.
+    """Return a TLS server context.
 
-    Raise OSError, which includes ssl.SSLError, also for an encrypted key.
+    Raise OSError, which includes ssl.SSLError, if the files can't be loaded, also for an encrypted key.
 
-    With `ask_for_certificate`, clients are asked for a certificate. A client without a certificate is
-    accepted. A certificate that is not among the anchors of the context ends the handshake.
+    With `ask_for_certificate`, the server requests a certificate from each client. A client without a
+    certificate is accepted. If a client's certificate is not among the trust anchors of the context, the
+    handshake fails.
     """
     for file in (cert_file, key_file):
         if file is not None:
@@ -54,7 +55,7 @@ def server_tls(
 
 
 def alert_of(error: ssl.SSLError) -> bytes:
-    """Return the TLS alert that ends a failed handshake; empty if there is none."""
+    """Return the TLS alert that ends a failed handshake; empty if no alert was made."""
     alert = getattr(error, _ALERT, b"")
     return alert if isinstance(alert, bytes) else b""
 
@@ -85,13 +86,13 @@ class _AlertingContext(ssl.SSLContext):
 
 
 def problem_of_authorities(ca_file: Path) -> str:
-    """Describe why a file of certificates to trust can't be used, and the remedy; empty if it can be used."""
+    """Describe why a file of trusted certificates can't be used, and the remedy; empty if it can be used."""
     problem = problem_of(partial(client_tls, ca_file))
     return f"{ca_file}: {problem}: {_WANTED}" if problem else ""
 
 
 def problem_of(load: Callable[[], object]) -> str:
-    """Describe why certificates or keys can't be loaded, for the line of the setting; empty if they can."""
+    """Describe why certificates or keys can't be loaded, for the setting's error line; empty if they can."""
     try:
         load()
     except ssl.SSLError as error:
@@ -102,19 +103,19 @@ def problem_of(load: Callable[[], object]) -> str:
 
 
 def _refuse_other_text(pem: Path) -> None:
-    """Refuse PEM after a byte order mark or in UTF-16.
+    """Refuse a PEM file that begins with a byte order mark or is in UTF-16.
 
-    OpenSSL can't read it, and its own message does not say why.
+    OpenSSL can't read such a file, and its own error message does not say why.
     """
     with pem.open("rb") as file:
         begin = file.read(4)
     if begin.startswith(MARK):
-        reason = "it begins with a byte order mark"
+        reason = "the file begins with a byte order mark"
     elif other := other_encoding(begin):
-        reason = f"it is {other} text"
+        reason = f"the file is {other} text"
     else:
         return
-    raise OSError(errno.EINVAL, f"{reason}: save it as UTF-8 without a byte order mark", str(pem))
+    raise OSError(errno.EINVAL, f"{reason}: save the file as UTF-8 without a byte order mark", str(pem))
 
 
 def _at_least_1_2(context: ssl.SSLContext) -> ssl.SSLContext:

@@ -1,7 +1,6 @@
-"""Lines of all tables and keys of a TOML document, because tomllib returns values without their lines.
+"""Line numbers of all tables and keys of a TOML document, because tomllib returns values without lines.
 
-The text has already been accepted by tomllib, so the scanner skips what it does not need and reports no
-errors.
+tomllib has already accepted the TOML text, so this scanner skips unneeded text and reports no errors.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ Path = tuple[str, ...]
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """Return the first line, counted from 1, of each table or key path.
+    """Return the first line of each table or key path of a TOML text, counted from 1.
 
-    The tables of an array are numbered from 0: ("Credentials", "Identities", "0", "Name").
+    The tables of a TOML array are numbered from 0: ("Credentials", "Identities", "0", "Name").
     """
     return _Scanner(text).scan()
 
@@ -108,7 +107,7 @@ class _Scanner:
                 self._skip(_BARE_VALUE)
 
     def _items(self, closing: str, path: Path) -> None:
-        """Scan the values of an array, or the pairs of an inline table, up to the closing bracket."""
+        """Scan the values of a TOML array, or the pairs of an inline table, up to the closing bracket."""
         self.at += 1
         self._skip(_BLANK)
         number = 0

@@ -1,6 +1,6 @@
 """Parsers of values in settings: addresses, URLs, networks.
 
-The text of a ValueError says what is required.
+The message of a ValueError says which values are allowed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _DEFAULT_PORT = {"https": re.compile(r":(?:0*443)?\Z"), "http": re.compile(r":(?
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address to listen on. With port 0, the kernel chooses a port."""
+    """Address on which the proxy listens. If the port is 0, the kernel chooses a free port."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Return True if only this host can reach the address."""
+        """Return True if only this machine can reach the listening address."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -38,7 +38,7 @@ class Address:
 
 
 def number_text(value: float) -> str:
-    """Return the number as text; whole numbers have all their digits."""
+    """Return the number as text, without an exponent if it is a whole number."""
     return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:.15g}"
 
 
@@ -48,22 +48,22 @@ def parse_address(text: str) -> Address:
     host = host[1:-1] if bracketed else host
     well_formed = colon and _HOST.fullmatch(host) and _PORT.fullmatch(port) and bracketed == (":" in host)
     if well_formed and int(port) > 65535:
-        raise ValueError(f"must be host:port with a port up to 65535, not {text!r}")
+        raise ValueError(f"the value must be host:port with a port up to 65535, not {text!r}")
     if not well_formed:
-        raise ValueError(f"must be host:port such as 127.0.0.1:8080 or [::1]:8080, not {text!r}")
+        raise ValueError(f"the value must be host:port such as 127.0.0.1:8080 or [::1]:8080, not {text!r}")
     return Address(host, int(port))
 
 
 def parse_url(text: str) -> str:
-    """Return an http or https base address, without trailing slash and default port (RFC 3986 §6.2.3).
+    """Return an http or https base URL, without trailing slash and default port (RFC 3986 §6.2.3).
 
-    Paths are appended to the address, and links that begin with it are recognised by it.
+    Callers append paths to the base URL, and recognise links that begin with it.
     """
     if "@" in text:  # The message must not show the text, because a password may contain any characters.
         raise ValueError(
-            "must be an http:// or https:// address without user and password (in a path, @ is %40)"
+            "the value must be an http:// or https:// address without user and password (in a path, @ is %40)"
         )
-    wanted = f"must be an http:// or https:// address, not {text!r}"
+    wanted = f"the value must be an http:// or https:// address, not {text!r}"
     if not text.isascii() or any(character <= " " for character in text):
         raise ValueError(wanted)
     try:
@@ -74,39 +74,41 @@ def parse_url(text: str) -> str:
     if not good:
         raise ValueError(wanted)
     if "?" in text or "#" in text:
-        raise ValueError(f"must not have a query or fragment, but is {text!r}")
+        raise ValueError(f"the value must not have a query or fragment, but is {text!r}")
     scheme, _, rest = text.partition("://")
     netloc = _DEFAULT_PORT[parts.scheme].sub("", parts.netloc)
     return f"{scheme}://{netloc}{rest[len(parts.netloc) :]}".rstrip("/")
 
 
 def parse_origin(text: str) -> str:
-    """Return an address of a whole host: only scheme, host and port."""
+    """Return a URL that consists of scheme, host and port only."""
     url = parse_url(text)
     if urlsplit(url).path:
-        raise ValueError(f"must be scheme, host and port without a path, not {text!r}")
+        raise ValueError(f"the value must be scheme, host and port without a path, not {text!r}")
     return url
 
 
 def parse_vault_url(text: str) -> str:
-    """Return the address of a key vault."""
+    """Return the URL of a key vault."""
     url = parse_origin(text)
     if not url.startswith("https://"):
-        raise ValueError(f"must be an https:// address: secrets travel over it, not {text!r}")
+        raise ValueError(f"the value must be an https:// address, not {text!r}: secrets are sent to it")
     return url
 
 
 def parse_secret_name(text: str) -> str:
     """Return the name of a secret in a key vault."""
     if _SECRET_NAME.fullmatch(text) is None:
-        raise ValueError(f"must be 1 to 127 letters, digits and hyphens, not {text!r}")
+        raise ValueError(f"the value must be 1 to 127 letters, digits and hyphens, not {text!r}")
     return text
 
 
 def parse_name(text: str) -> str:
-    """Return the name of one table of an array, which other settings, logs and metrics also show."""
+    """Return the name of a settings table in an array; other settings, logs and metrics also show it."""
     if _NAME.fullmatch(text) is None:
-        raise ValueError(f"must be a letter, then at most 31 letters, digits and hyphens, not {text!r}")
+        raise ValueError(
+            f"the value must be a letter, then at most 31 letters, digits and hyphens, not {text!r}"
+        )
     return text
 
 
@@ -114,4 +116,6 @@ def parse_network(text: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(text)
     except ValueError:
-        raise ValueError(f"must be an address or network such as 10.0.0.0/8, not {text!r}") from None
+        raise ValueError(
+            f"the value must be an address or network such as 10.0.0.0/8, not {text!r}"
+        ) from None

@@ -1,4 +1,4 @@
-"""Checks for faults that keep a proxy from working, run on its host.
+"""Checks of `--doctor` for faults that keep a proxy from working, run on the proxy's host.
 
-They change nothing, and can run next to the proxy.
+The checks of `--doctor` change nothing, and can run while the proxy runs.
 """

@@ -1,6 +1,6 @@
-"""Runner of checks in parallel.
+"""Runner of the `--doctor` checks, in parallel.
 
-Each has its own time limit, and a failure in one does not affect the others.
+Each check has its own time limit, and a failure in one check does not affect the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Check:
 
 
 async def run(checks: Sequence[Check]) -> list[Finding]:
-    """Run the checks, and return their findings in the order of the checks."""
+    """Run the checks of `--doctor`, and return their findings in the order of the checks."""
     found = await asyncio.gather(*map(_one, checks))
     return [finding for findings in found for finding in findings]
 
@@ -44,7 +44,7 @@ async def _one(check: Check) -> Sequence[Finding]:
 
 
 def in_thread(look: Callable[[], Sequence[Finding]]) -> Look:
-    """Return the check so that it runs in a thread, because it waits for the disk."""
+    """Return a check that runs in a thread, because the given check waits for the disk."""
 
     async def looked() -> Sequence[Finding]:
         return await asyncio.to_thread(look)

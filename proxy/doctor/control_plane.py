@@ -24,7 +24,7 @@ _NAME: Final = "control plane: sync"
 
 
 async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Finding]:
-    """Send the same request as the running proxy, with its ETag, so that nothing changes there."""
+    """Send the same sync request as the running proxy. Its ETag keeps the control plane's state unchanged."""
     url = settings.rule_sync.saas_base_url + SYNC_PATH
     etag = held.etag if held is not None else None
     headers = {"Accept": "application/json", **({"If-None-Match": etag} if etag else {})}

@@ -1,4 +1,4 @@
-"""Check of the upstream credentials: the vault's secret, the token, and whether the upstream accepts it."""
+"""Check of the upstream credentials: the vault's secret, the token, and the upstream's response to it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _VAULT_FIX: Final = (
 async def credentials(
     settings: Settings, *, vault_reached: bool, provider_reached: bool, upstream_reached: bool
 ) -> Sequence[Finding]:
-    """Check the credentials step by step.
+    """Check the upstream credentials step by step.
 
-    A step that needs an unreachable host is skipped, because that host's own check reports it.
+    The check skips a step that needs an unreachable host, because that host's own check reports it.
     """
     findings: list[Finding] = []
     tls = tls_context(settings.identity_ca_file)

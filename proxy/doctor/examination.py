@@ -1,4 +1,4 @@
-"""All checks of one proxy, in parallel. A check that depends on something broken is skipped."""
+"""All `--doctor` checks of one proxy, in parallel. A check that depends on a failed check is skipped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NETWORK_SECONDS: Final = 60.0
 
 
 def examine(settings: Settings, config: Path) -> list[Finding]:
-    """Run all checks and return their findings, which never contain a secret of the settings."""
+    """Run all `--doctor` checks and return their findings, which never contain a secret of the settings."""
     logging.disable(logging.CRITICAL)  # the findings contain everything important
     proxy = egress_of(settings.egress).proxy
     of_egress = () if proxy is None else proxy.secrets

@@ -36,7 +36,7 @@ _MOST_NAMED: Final = 3
 
 
 def settings_problems(settings: Settings) -> list[Finding]:
-    """Return the problems that `--check` also reports."""
+    """Return the problems of the settings that `--check` also reports."""
     problems = [
         *certificate_problems(settings),
         *directory_problems(settings),
@@ -65,7 +65,7 @@ def kill_file(settings: Settings) -> list[Finding]:
 
 
 def certificate(settings: Settings) -> list[Finding]:
-    """Check the certificate that applications see."""
+    """Check the TLS certificate that the proxy shows to applications."""
     file = settings.proxy.cert_file
     if file is None:
         return []
@@ -110,7 +110,7 @@ def _secret_files(settings: Settings, config: Path) -> Iterator[Finding]:
 
 
 def _owned(settings: Settings) -> Iterator[Finding]:
-    """Yield files that this user can't write, as a start by root leaves them behind."""
+    """Yield files that the current user can't write, such as files that root created at an earlier start."""
     if os.geteuid() == 0:
         return
     retention = settings.audit.local_retention_path
@@ -125,7 +125,7 @@ def _owned(settings: Settings) -> Iterator[Finding]:
 
 
 def identity(settings: Settings) -> list[Finding]:
-    """Check the enrolment of a proxy that enrols itself, according to its own files."""
+    """Check the enrolment of a proxy that enrols itself, according to the proxy's own files."""
     agent = settings.agent
     if not agent.enrols_itself or any(identity_problems(settings)):
         return []  # a problem of the settings reports it

@@ -1,4 +1,4 @@
-"""Checks of one host in the settings, step by step: its name, its ports, its certificate, its clock."""
+"""Checks of one host in the settings, step by step: host name, ports, certificate, clock."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Host:
 
 @dataclass(slots=True)
 class Visit:
-    """Result of the checks of one host."""
+    """Result of the `--doctor` checks of one host."""
 
     host: Host
     findings: list[Finding] = field(default_factory=list)
@@ -95,7 +95,7 @@ async def visit(host: Host, clock: Callable[[], float] = time.time) -> Visit:
 async def _tunnelled(
     found: Visit, proxy: EgressProxy
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-    """Connect through the egress proxy, which resolves the host's name."""
+    """Connect to the host through the egress proxy, which resolves the host's name."""
     host = found.host
     name = f"{host.name}: egress"
     try:
@@ -135,7 +135,7 @@ async def _resolve(found: Visit) -> list[str]:
 
 
 async def _connect(found: Visit, addresses: list[str]) -> str | None:
-    """Return the first address that accepts connections."""
+    """Return the first of the host's addresses that accepts connections."""
     if not addresses:
         return None
     host, tried = found.host, addresses[:_MOST_ADDRESSES]
@@ -159,7 +159,7 @@ async def _connect(found: Visit, addresses: list[str]) -> str | None:
 
 
 async def _no_connection(address: str, port: int) -> str:
-    """Return why no connection was made; empty if one was made."""
+    """Return why no connection to the address was made; empty if one was made."""
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(address, port)
@@ -174,7 +174,7 @@ async def _no_connection(address: str, port: int) -> str:
 async def _handshake(
     found: Visit, end: str | socket.socket
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-    """Open the host's TLS at an address, or on a tunnel to it."""
+    """Open a TLS connection to the host, at one of its addresses or through a tunnel."""
     host = found.host
     name = f"{host.name}: TLS"
     context = None
@@ -216,7 +216,7 @@ def _certificate(host: Host, writer: asyncio.StreamWriter) -> Finding:
 
 
 def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificationError) -> Finding:
-    """Return the finding for a refused certificate, with its remedy."""
+    """Return the finding for a host whose certificate was refused, with the remedy."""
     is_known = isinstance(end, str) and cures.is_another_name(error)
     names = _names(host, str(end)) if is_known else ""
     fix = cures.of_certificate(host.place, error, names)
@@ -224,7 +224,10 @@ def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificatio
 
 
 def _names(host: Host, address: str) -> str:
-    """Return the names in the certificate that the host shows. It is not trusted for anything."""
+    """Return the names in the TLS certificate that the host shows.
+
+    The certificate is not trusted for any other purpose.
+    """
     from cryptography import x509
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,4 +1,4 @@
-"""Check of the issuers of federated credentials: whether their keys can be read from this host."""
+"""Check of the issuers of federated credentials: this host must be able to read their keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIX_NAME = (
 
 
 async def issuers(settings: Settings, snapshot: Snapshot | None) -> Sequence[Finding]:
-    """Return a finding for each issuer that an enabled application of the last snapshot names."""
+    """Return a finding for each issuer that an enabled application of the last rules snapshot names."""
     if snapshot is None:
         return []
     pinned = pinned_issuers(snapshot.apps).values()
@@ -42,7 +42,7 @@ async def issuers(settings: Settings, snapshot: Snapshot | None) -> Sequence[Fin
 
 
 async def examined(session: aiohttp.ClientSession, pinned: Pinned) -> Finding:
-    """Return whether the keys of one issuer can be read with this session."""
+    """Return a finding that says if the keys of one issuer can be read with this session."""
     name = f"issuer: {pinned.described}"
     try:
         keys = json.loads(await read_keys(session, pinned.issuer))["keys"]

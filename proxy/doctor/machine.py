@@ -1,4 +1,4 @@
-"""Checks of this machine: the ports of the proxy, and the limit of its open files."""
+"""Checks of this machine: the ports of the proxy, and the proxy's limit of open files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OTHER_FILES: Final = 1024  # descriptors for logs, spool and channels
 
 
 def supervisor_of(retention: Path) -> int | None:
-    """Return the process id of the proxy that uses the directory; None if there is none.
+    """Return the process id of the proxy that uses the retention directory; None if no proxy uses it.
 
-    The proxy holds a lock on the directory. This only reads the list of locks, because even a short attempt
-    to lock it could stop a proxy from starting.
+    A running proxy holds a lock on its retention directory. The function only reads the kernel's list of
+    locks, because even a short attempt to lock the directory could stop a proxy from starting.
     """
     try:
         stat = retention.stat()
@@ -39,7 +39,10 @@ def supervisor_of(retention: Path) -> int | None:
 
 
 def ports(settings: Settings, *, supervisor: int | None) -> list[Finding]:
-    """Check the ports of the proxy. `supervisor` is the process id of the running proxy, if there is one."""
+    """Check the listening ports of the proxy.
+
+    `supervisor` is the process id of the running proxy, if there is one.
+    """
     running = supervisor is not None
     found = [_port("Proxy.Listen", each, running=running) for each in settings.proxy.listen]
     found.append(_port("Admin.Listen", settings.admin.listen, running=running))
@@ -55,10 +58,10 @@ def _shared(address: Address) -> Finding:
 
 
 def _is_shared(address: Address, supervisor: int) -> bool:
-    """Return True if the kernel also gives connections to processes other than this supervisor's workers.
+    """Return True if the kernel also gives connections of the address to processes of other programs.
 
-    The supervisor holds the sockets of its workers too. If another user's processes can't be examined, return
-    False.
+    The supervisor holds the listening sockets of its workers too. Return False if the processes of another
+    user can't be examined.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
@@ -99,8 +102,8 @@ def _port(key: str, address: Address, *, running: bool) -> Finding:
 def _bound(address: Address) -> OSError | None:
     """Return the error of an attempt to bind the address; None if it succeeds.
 
-    The socket is bound for a moment, but never listens. That does not prevent another process from listening,
-    because it sets SO_REUSEADDR too.
+    The socket is bound for a moment, but does not listen. The bound socket does not prevent another process
+    from listening, because it sets SO_REUSEADDR too.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -113,7 +116,10 @@ def _bound(address: Address) -> OSError | None:
 
 
 def open_files(settings: Settings) -> list[Finding]:
-    """Check the limit of open files. A worker raises its own limit to the hard limit."""
+    """Check the limit of open files of the proxy's processes.
+
+    A worker process raises its own limit of open files to the hard limit.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     needed = settings.proxy.max_connections + settings.upstream.max_connections + _OTHER_FILES
     if hard != resource.RLIM_INFINITY and hard < needed:

@@ -1,8 +1,9 @@
-"""Messages between a worker and the agent over a pair of sockets that outlives both processes.
+"""Messages between a worker process and the agent over a pair of sockets that outlives both processes.
 
-Every message states a value of its kind, and only the latest value matters. So a peer that is slow, dead or
-not started yet costs nothing. A message that does not fit into the socket waits. At most one message per kind
-and identity (upstream identity or issuer) waits, because a later one replaces it.
+Every message states a value of its kind, and only the latest value of each kind matters. So a peer process
+that is slow, dead or not started yet delays nothing. A message that does not fit into the socket's buffer
+waits. At most one message per kind and identity (upstream identity or issuer) waits, because a later message
+replaces it.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ _MAX_MESSAGE: Final = 128 * 1024
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
-    """worker -> agent: a new worker requests the current state."""
+    """worker -> agent: a new worker process requests the current state."""
 
 
 class UpstreamTokenRejected(msgspec.Struct, frozen=True, tag="credentialRejected", tag_field="type"):
@@ -31,14 +32,14 @@ class UpstreamTokenRejected(msgspec.Struct, frozen=True, tag="credentialRejected
 
 
 class SnapshotUnusable(msgspec.Struct, frozen=True, tag="snapshotUnusable", tag_field="type"):
-    """worker -> agent: the file on disk is not the snapshot that the agent announced."""
+    """worker -> agent: the snapshot file on disk is not the snapshot that the agent announced."""
 
 
 class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
-    """agent -> worker: the snapshot to activate.
+    """agent -> worker: the rules snapshot that the worker must activate.
 
-    The agent sends this message after each sync, so a worker that missed it or could not read the snapshot
-    gets it again.
+    The agent sends this message after each sync. So a worker that missed it or could not read the snapshot
+    receives it again.
     """
 
     generation: int  # 0: the agent has no snapshot, and the active one stays
@@ -49,7 +50,7 @@ class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
 class ActiveUpstreamToken(msgspec.Struct, frozen=True, tag="credential", tag_field="type", rename="camel"):
     """agent -> worker: the active token of an upstream identity.
 
-    Its generation only grows, so a worker ignores a lower one.
+    The generation of a token only increases, so a worker ignores a lower one.
     """
 
     identity: str
@@ -65,9 +66,9 @@ class ActiveUpstreamToken(msgspec.Struct, frozen=True, tag="credential", tag_fie
 class UpstreamTokenUnavailable(
     msgspec.Struct, frozen=True, tag="credentialUnavailable", tag_field="type", rename="camel"
 ):
-    """agent -> worker: the agent has no valid token of this identity.
+    """agent -> worker: the agent has no valid token of this upstream identity.
 
-    A token that the worker has stays valid until it expires.
+    An upstream token that the worker already has stays valid until it expires.
     """
 
     identity: str
@@ -78,7 +79,8 @@ class UpstreamTokenUnavailable(
 class SigningKeys(msgspec.Struct, frozen=True, tag="signingKeys", tag_field="type"):
     """agent -> worker: the signing keys of proxy tokens.
 
-    The first key signs, and all keys verify. Without a key, no token is issued.
+    The first signing key signs proxy tokens, and all keys verify them. Without a signing key, the proxy
+    issues no token.
     """
 
     keys: tuple[bytes, ...]
@@ -88,7 +90,7 @@ class SigningKeys(msgspec.Struct, frozen=True, tag="signingKeys", tag_field="typ
 
 
 class UnknownIssuerKey(msgspec.Struct, frozen=True, tag="unknownIssuerKey", tag_field="type"):
-    """worker -> agent: an assertion names a key that is not among the issuer's known keys."""
+    """worker -> agent: an application's assertion names a key that is not among the issuer's known keys."""
 
     identity: str  # issuer of the key
 
@@ -96,7 +98,7 @@ class UnknownIssuerKey(msgspec.Struct, frozen=True, tag="unknownIssuerKey", tag_
 class IssuerKeys(msgspec.Struct, frozen=True, tag="issuerKeys", tag_field="type", rename="camel"):
     """agent -> worker: the keys that an issuer publishes.
 
-    They replace its earlier keys.
+    The published keys replace the issuer's earlier keys in the worker.
     """
 
     identity: str  # issuer of the keys
@@ -129,7 +131,7 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Channel:
-    """An end of the socket pair, driven by the running event loop."""
+    """An end of the socket pair between worker and agent, driven by the running event loop."""
 
     def __init__(self, end: socket.socket, on_message: Callable[[Message], None]) -> None:
         self._end = end
@@ -139,9 +141,9 @@ class Channel:
         self._loop.add_reader(end.fileno(), self._readable)
 
     def send(self, message: Message) -> None:
-        """Send a message without waiting.
+        """Send a message to the process at the other end without waiting.
 
-        If the socket has no room, the latest message of each kind is sent later.
+        If the socket has no room, the channel sends the latest message of each kind later.
         """
         kind = (type(message), getattr(message, "identity", ""))
         if self._waiting:
@@ -152,9 +154,9 @@ class Channel:
             self._loop.add_writer(self._end.fileno(), self._writable)
 
     def close(self) -> None:
-        """Stop reading and writing.
+        """Stop reading and writing messages on the channel.
 
-        The socket itself belongs to the supervisor and stays open.
+        The socket itself belongs to the supervisor process and stays open.
         """
         self._loop.remove_reader(self._end.fileno())
         self._loop.remove_writer(self._end.fileno())

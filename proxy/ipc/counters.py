@@ -1,7 +1,10 @@
-"""One shared page of counters per process slot: its process adds, the agent reads, and no lock is needed.
+"""Shared memory page of counters for each process slot.
 
-The supervisor creates the pages before its first fork. A slot's page outlives its process, so counters only
-grow until the whole proxy stops. A process that takes over a slot calls `reset_gauges`.
+Its process adds, the agent reads, and no lock is needed.
+
+The supervisor creates the counter pages before its first fork. The counter page of a slot outlives the slot's
+process, so counters only grow until the whole proxy stops. A process that takes over the slot of an ended
+process calls `reset_gauges`.
 """
 
 import mmap
@@ -96,13 +99,13 @@ _BOUNDS_US: Final = tuple(int(bound * 1000) for bound in LATENCY_BOUNDS_MS)
 
 
 class Counters:
-    """Counters of one slot, on its page."""
+    """Counters of one process slot, on the shared page of the slot."""
 
     def __init__(self, page: memoryview) -> None:
         self.values = page.cast("Q")
 
     def observe_latency(self, duration_us: int) -> None:
-        """Count one request of `duration_us` microseconds in the first bucket whose bound is not lower."""
+        """Count one request of `duration_us` microseconds, in the first bucket whose bound is not lower."""
         bucket = LATENCY_FIRST
         # nearly all requests need few steps, and fewer instructions than a bisection
         for bound in _BOUNDS_US:
@@ -114,13 +117,13 @@ class Counters:
         values[LATENCY_SUM_US] += duration_us
 
     def reset_gauges(self) -> None:
-        """Set all gauges to zero when a process takes over the slot of a dead one."""
+        """Set all gauges to zero when a process takes over the slot of a process that ended."""
         for index in range(_FIRST_GAUGE, _END_OF_GAUGES):
             self.values[index] = 0
 
 
 class CounterPages:
-    """Pages of all slots: one per worker, then one for the agent."""
+    """Counter pages of all process slots: one page per worker, then one page for the agent."""
 
     def __init__(self, workers: int) -> None:
         shared = memoryview(mmap.mmap(-1, (workers + 1) * SLOT_BYTES))
@@ -129,10 +132,10 @@ class CounterPages:
         self.agent = pages[workers]
 
     def total(self, index: int) -> int:
-        """Return the sum of one counter over all workers, dead workers included."""
+        """Return the sum of one counter over all worker slots, including slots whose process ended."""
         return sum(page.values[index] for page in self.workers)
 
     @property
     def requests(self) -> int:
-        """Number of requests that a ruleset has evaluated: each has one verdict."""
+        """Number of requests that a ruleset has evaluated; each such request has one verdict."""
         return sum(map(self.total, VERDICTS))

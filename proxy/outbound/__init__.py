@@ -1,1 +1,1 @@
-"""Outgoing connections: the choice of the egress proxy for each connection, and how it is opened."""
+"""Outgoing connections: choose the egress proxy for each connection, and open the connection."""

@@ -1,6 +1,7 @@
-"""HTTP transport for Azure's SDK: through this program's session, with bounded responses, without log lines.
+"""HTTP transport for Azure's SDK that uses the program's own session, limits responses and writes no log.
 
-Importing the SDK takes a fifth of a second and 20 MB, so it is imported only if a setting needs it.
+Importing Azure's SDK takes a fifth of a second and 20 MB, so the program imports it only if a setting needs
+it.
 """
 
 import json
@@ -30,7 +31,7 @@ MAX_RESPONSE: Final = 256 * 1024  # bytes; a secret has at most 25 KiB, and a pa
 
 
 class Transport(AioHttpTransport):  # type: ignore[misc]  # azure.core makes it when it is asked for
-    """Transport of the SDK over aiohttp that refuses a response larger than `MAX_RESPONSE`."""
+    """Transport of Azure's SDK over aiohttp that refuses a response larger than `MAX_RESPONSE`."""
 
     async def send(self, request: Any, *, stream: bool = False, **config: Any) -> Any:
         response = await super().send(request, stream=True, **config)
@@ -39,13 +40,13 @@ class Transport(AioHttpTransport):  # type: ignore[misc]  # azure.core makes it 
             body += chunk
             if len(body) > MAX_RESPONSE:
                 await response.close()
-                raise ServiceResponseError(f"response is larger than {MAX_RESPONSE} bytes")
+                raise ServiceResponseError(f"the response is larger than {MAX_RESPONSE} bytes")
         response._content = bytes(body)  # the attribute that read() would set, without a limit
         return response
 
 
 def open_transport(session: aiohttp.ClientSession) -> Transport:
-    """Return a transport that sends through `session` and does not close it."""
+    """Return an SDK transport that sends requests through `session` and does not close the session."""
     for name in ("azure", "msal"):  # their log lines contain headers and responses
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return Transport(
@@ -63,10 +64,10 @@ class Failure:
 
 
 def failure_of(error: Exception, hint: Callable[[int, str], str]) -> Failure:
-    """Describe an error of the SDK by its HTTP response, if the error or its cause has one.
+    """Describe an error of Azure's SDK by the HTTP response of the error or of its cause, if there is one.
 
-    `hint` explains a status and the codes in the body. The SDK's own messages quote responses, so they are
-    not used.
+    `hint` returns an explanation for the response's status and the error codes in its body. The messages of
+    Azure's SDK quote responses, so the function does not use them.
     """
     chain = [error, error.__cause__]
     for each in chain:
@@ -85,7 +86,7 @@ def failure_of(error: Exception, hint: Callable[[int, str], str]) -> Failure:
 
 
 def _error_code(body: bytes) -> str:
-    """Return the codes of an error response after a space, never its message."""
+    """Return the codes in the body of an error response, after a space, but never its message."""
     try:
         given = json.loads(readable(body))
         error = given["error"]

@@ -1,4 +1,4 @@
-"""One HTTP call: a bounded response, no redirects, and an error in plain words."""
+"""One outgoing HTTP call: a bounded response, no redirects, and an error in plain words."""
 
 import io
 import os
@@ -18,9 +18,9 @@ SMALL_RESPONSE: Final = 64 * 1024  # bytes of any response, except a sync respon
 
 
 class CallFailed(Exception):
-    """No whole response arrived: the server was unreachable, timed out, closed early, or sent too much.
+    """The response to an outgoing call is missing or incomplete.
 
-    The text says what failed. `cause` is the exception behind it.
+    The text of the error says what failed. The attribute `cause` is the exception that caused the error.
     """
 
     def __init__(self, text: str, cause: BaseException | None = None) -> None:
@@ -38,7 +38,10 @@ async def call(
     max_bytes: int = SMALL_RESPONSE,
     limits: aiohttp.ClientTimeout = CALL_TIMEOUT,
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """Return the status, the header fields and the whole body of a response. Raise CallFailed."""
+    """Return the status, the header fields and the whole body of the response to an HTTP call.
+
+    Raise CallFailed.
+    """
     try:
         async with session.request(
             method,
@@ -54,7 +57,7 @@ async def call(
 
 
 def failure_of(error: Exception) -> str:
-    """Describe in plain words what ended a call."""
+    """Describe in plain words the error that ended an HTTP call."""
     match error:
         case EgressError():
             return str(error)
@@ -88,5 +91,5 @@ async def _bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     async for chunk in response.content.iter_any():
         content += chunk
         if len(content) > max_bytes:
-            raise CallFailed(f"response is larger than {max_bytes} bytes")
+            raise CallFailed(f"the response is larger than {max_bytes} bytes")
     return bytes(content)

@@ -1,4 +1,4 @@
-"""Choice of the egress proxy for a URL, from the settings and without any I/O."""
+"""Choice of the egress proxy for a URL, from the settings of the program and without any I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _PORT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HIDDEN: Final = "********"
-_WANTED: Final = "must be http://host:port or http://user:password@host:port"
+_WANTED: Final = "the value must be http://host:port or http://user:password@host:port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class EgressProxy:
 
     @property
     def url(self) -> str:
-        """Address without user and password."""
+        """URL of the egress proxy without user and password."""
         return f"http://{self}"
 
     def masked(self, text: str) -> str:
@@ -46,7 +46,7 @@ class EgressProxy:
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """Hosts that are reached without the egress proxy, from one entry of `NoProxy`."""
+    """Hosts that are connected to directly, without the egress proxy; one entry of `NoProxy`."""
 
     text: str
     hosts: str | IPv4Network | IPv6Network  # a name stands for itself and for all its subdomains
@@ -56,7 +56,10 @@ class Bypass:
         return self.text
 
     def includes(self, host: str, address: IPv4Address | IPv6Address | None, port: int) -> bool:
-        """Return True if the entry includes the host. `address` is the host if it is not a name."""
+        """Return True if the `NoProxy` entry includes the host.
+
+        `address` is the IP address if the host is one, and None if the host is a name.
+        """
         if self.port is not None and self.port != port:
             return False
         if isinstance(self.hosts, str):
@@ -66,7 +69,7 @@ class Bypass:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Route to one URL, and the reason for it."""
+    """Route to one URL (direct or through the egress proxy), and the reason for this route."""
 
     proxy: EgressProxy | None  # None for a direct connection
     reason: str
@@ -79,7 +82,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """Egress proxy of one program, and the addresses that it serves."""
+    """Egress proxy of one program, and the rules for the hosts that are reached through it."""
 
     proxy: EgressProxy | None = None
     bypasses: tuple[Bypass, ...] = ()
@@ -87,11 +90,11 @@ class Egress:
     https_only: bool = False  # True for the variable HTTPS_PROXY, which is only for https:// addresses
 
     def proxy_for(self, url: str) -> EgressProxy | None:
-        """Return the egress proxy for a URL; None for a direct connection."""
+        """Return the egress proxy for a URL; None if the connection is direct."""
         return self.way_to(url).proxy
 
     def way_to(self, url: str) -> Way:
-        """Return the route to a URL, without resolving a name."""
+        """Return the route to a URL without resolving a host name."""
         if self.proxy is None:
             every = (
                 f"{self.bypass_source} has {each}" for each in self.bypasses if each.hosts == _EVERY_HOST
@@ -115,7 +118,7 @@ DIRECT: Final = Egress()  # no egress proxy is used
 
 
 def is_local(host: str, address: IPv4Address | IPv6Address | None) -> bool:
-    """Return True for this machine and its link, such as a metadata service (169.254.169.254)."""
+    """Return True for a loopback or link-local host, such as a metadata service (169.254.169.254)."""
     if address is None:
         return host == "localhost" or host.endswith(".localhost")
     plain = address.ipv4_mapped if isinstance(address, IPv6Address) else None
@@ -124,18 +127,24 @@ def is_local(host: str, address: IPv4Address | IPv6Address | None) -> bool:
 
 
 def bracketed(host: str) -> str:
-    """Return a host as URLs and `CONNECT` spell it."""
+    """Return a host in the form for URLs and `CONNECT`, with brackets around an IPv6 address."""
     return f"[{host}]" if ":" in host else host
 
 
 def parse_proxy_url(text: str) -> str:
-    """Check the address of an egress proxy. The message never shows it, because it may have a password."""
+    """Check the address of an egress proxy in the settings.
+
+    The error message never shows the address, because it may contain a password.
+    """
     egress_proxy(text)
     return text
 
 
 def egress_proxy(text: str) -> EgressProxy:
-    """Return the egress proxy at an address. Without a scheme, the address is http://."""
+    """Return the egress proxy at an address in the settings.
+
+    An address without a scheme is an http:// address.
+    """
     spelled = text if "://" in text else f"http://{text}"
     if not spelled.isascii() or any(character <= " " for character in spelled):
         raise ValueError(f"{_WANTED} (other characters are percent-encoded)")
@@ -170,8 +179,8 @@ def _has_controls(text: bytes) -> bool:
 
 
 def parse_bypass(text: str) -> Bypass:
-    """Return one entry of `NoProxy`: a name, an address, a network or `*`, each with or without a port."""
-    wanted = f"must be a host name, an address or a network such as 10.0.0.0/8, or *, not {text!r}"
+    """Parse one entry of `NoProxy`: a name, an address, a network or `*`, each with or without a port."""
+    wanted = f"the value must be a host name, an address or a network such as 10.0.0.0/8, or *, not {text!r}"
     host, port = _host_and_port(text)
     if port is not None and not 0 < port <= 65535:
         raise ValueError(wanted)
@@ -187,7 +196,7 @@ def parse_bypass(text: str) -> Bypass:
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
-    """Return host and port of an entry. An IPv6 address with a port has brackets."""
+    """Return host and port of a `NoProxy` entry. An IPv6 address with a port is written in brackets."""
     host, colon, port = text.rpartition(":")
     if not colon or _PORT.fullmatch(port) is None or (":" in host and not host.endswith("]")):
         return text, None
@@ -195,7 +204,7 @@ def _host_and_port(text: str) -> tuple[str, int | None]:
 
 
 def _looks_numeric(name: str) -> bool:
-    """Return True for a text of numbers that is not an address, such as `10.1` or `10.0.0.300`."""
+    """Return True for a text of numbers that is not an IP address, such as `10.1` or `10.0.0.300`."""
     return all(label.isdigit() for label in name.split("."))
 
 

@@ -1,4 +1,4 @@
-"""Error of a failed attempt, as log, health and heartbeat report it."""
+"""Error of a failed attempt, in the form for the log, the health report and the heartbeat."""
 
 import traceback
 from pathlib import Path
@@ -10,9 +10,9 @@ _LONGEST: Final = 2000  # characters; the text has to fit into a message to a wo
 
 
 class AttemptFailed(Exception):
-    """An attempt failed, for the reason in the text.
+    """An attempt failed; the error's text gives the reason.
 
-    The text never contains a secret, a token or the body of a response.
+    The error's text never contains a secret, a token or the body of a response.
     """
 
     def __init__(self, text: str, retry_after: float = 0.0) -> None:
@@ -22,9 +22,9 @@ class AttemptFailed(Exception):
 
 
 def unforeseen(error: Exception) -> str:
-    """Describe an unexpected error by its type and place.
+    """Describe an unexpected exception by its type and its place in the code.
 
-    Its own text is left out, because it may quote anything.
+    The text of the exception is left out, because it may quote any value.
     """
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"unexpected {type(error).__name__} at {Path(place.filename).name} line {place.lineno}"

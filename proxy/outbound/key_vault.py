@@ -22,7 +22,7 @@ _MAX_VERSIONS: Final = 1000
 _MAX_PAGES: Final = 100  # pages of 25 versions each
 _HINTS: Final = {
     403: "; the identity needs the role Key Vault Secrets User, and the vault's firewall must allow it",
-    404: "; there is no such secret, or it has no version that can be read",
+    404: "; the key vault does not have this secret, or it has no version that can be read",
 }
 _DISABLED: Final = "SecretDisabled"  # also a 403, but not because of a missing permission
 _DISABLED_HINT: Final = "; the newest version is disabled, and no older one is used in its place"
@@ -48,14 +48,14 @@ class KeyVault:
                 if len(found) > _MAX_VERSIONS or pages > _MAX_PAGES:
                     raise ValueError("too many versions")
         if not found:  # a vault responds like this for a secret that it does not have
-            raise self._error(name, Failure("there is no such secret"))
+            raise self._error(name, Failure("the key vault does not have this secret"))
         return found
 
     @contextlib.asynccontextmanager
     async def _failures_of(self, name: str) -> AsyncIterator[None]:
-        """Convert each error of the SDK to one line.
+        """Convert each error of Azure's SDK to an error with a text of one line.
 
-        The SDK's own messages quote responses, so they are not used.
+        The messages of Azure's SDK quote responses, so they are not used.
         """
         try:
             async with asyncio.timeout(_TOTAL_SECONDS):
@@ -84,9 +84,9 @@ def _hint(status: int, code: str) -> str:
 async def open_key_vault(
     url: str, session: aiohttp.ClientSession, identity: MachineIdentity
 ) -> AsyncIterator[KeyVault]:
-    """Open the vault at `url` with the session's trusted authorities.
+    """Open the key vault at `url` with the TLS authorities that the session trusts.
 
-    The caller retries, so that retries show in health and log.
+    The SDK does not retry; the caller does, so that retries are visible in the health report and the log.
     """
     transport = open_transport(session)
     async with (
@@ -117,7 +117,10 @@ def _version(found: SecretProperties) -> SecretVersion:
 
 
 def _id_of(version: SecretProperties) -> str:
-    """Return the version's id. It is used in log and health, so it must be ASCII."""
+    """Return the id of a secret's version in the key vault.
+
+    The version id is written to the log and the health report, so it must be ASCII.
+    """
     if not version.version or not version.version.isascii():
         raise ValueError("no version")
     return version.version

@@ -20,14 +20,14 @@ _NOT_ASSIGNED: Final = "; is it assigned to this machine?"
 
 
 class NoMachineToken(AttemptFailed):
-    """The machine's identity gave no token."""
+    """The managed or workload identity of this machine gave no token."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedIdentity:
-    """Managed identity of this machine: its own, or a user-assigned one by its client id.
+    """Managed identity of this machine: the system-assigned one, or a user-assigned one by its client id.
 
-    The library uses a pod's federated token instead if the variables of Azure Workload Identity are set.
+    Azure's library uses a pod's federated token instead if the variables of Azure Workload Identity are set.
     """
 
     client_id: str = ""
@@ -38,7 +38,7 @@ class ManagedIdentity:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadIdentity:
-    """An application that trusts a token in a file of the platform."""
+    """Entra application that trusts a token in a file that the platform, such as Kubernetes, writes."""
 
     tenant_id: str
     client_id: str
@@ -53,7 +53,7 @@ MachineIdentity = ManagedIdentity | WorkloadIdentity
 
 
 def open_identity(identity: MachineIdentity, session: aiohttp.ClientSession) -> "_Managed | _Workload":
-    """Return a credential for the SDK, which raises NoMachineToken."""
+    """Return a credential for Azure's SDK, which raises NoMachineToken if there is no token."""
     transport = open_transport(session)
     if isinstance(identity, ManagedIdentity):
         return _Managed(client_id=identity.client_id or None, transport=transport, retry_total=0)
@@ -70,7 +70,7 @@ def open_identity(identity: MachineIdentity, session: aiohttp.ClientSession) -> 
 async def machine_token(
     identity: ManagedIdentity, session: aiohttp.ClientSession, scope: str
 ) -> AccessTokenInfo:
-    """Request a token from the platform now, without any cache of the library."""
+    """Request a token from Azure or Kubernetes now, without the token cache of the SDK."""
     try:
         async with asyncio.timeout(TOTAL_SECONDS):
             with _failures("the managed identity"):  # its environment may be contradictory
@@ -100,7 +100,10 @@ class _Workload(WorkloadIdentityCredential):
 
 @contextlib.contextmanager
 def _failures(what: str, of_400: str = "") -> Iterator[None]:
-    """Convert the identity's errors, because the SDK raises the same types for the vault."""
+    """Convert errors of the machine's identity to NoMachineToken.
+
+    The SDK raises the same types for the vault.
+    """
     try:
         yield
     except OSError as error:

@@ -14,18 +14,24 @@ _UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)
 
 
 def egress_handlers(egress: Egress) -> tuple[BaseHandler, ...]:
-    """Return the handlers for an opener. Without them, urllib interprets the variables differently."""
+    """Return the egress handlers for an opener of `urllib.request`.
+
+    Without these handlers, urllib interprets the proxy variables of the environment differently.
+    """
     return ProxyHandler({}), _ThroughEgress(egress)
 
 
 def named_reason(egress: Egress, url: str, reason: object) -> str:
-    """Return the reason why a call failed. Name the egress proxy, without its credentials."""
+    """Return the reason why a call to a URL failed.
+
+    If the call used the egress proxy, the reason names that proxy, without its credentials.
+    """
     proxy = egress.proxy_for(url)
     return str(reason) if proxy is None else f"{proxy.masked(str(reason))} (through the egress proxy {proxy})"
 
 
 class _ThroughEgress(BaseHandler):
-    """Handler that chooses the route of each request, including redirected ones."""
+    """Handler of `urllib.request` that chooses the route of each request, including redirected requests."""
 
     handler_order = _AFTER_HOST
 
@@ -44,7 +50,7 @@ class _ThroughEgress(BaseHandler):
 
 
 def cure_of_certificate(reason: object) -> str:
-    """Return the remedy for a certificate of an unknown authority, as a suffix; empty for other errors."""
+    """Return the remedy for a certificate of an unknown authority, as a suffix of the error; else empty."""
     if isinstance(reason, ssl.SSLCertVerificationError) and reason.verify_code in _UNKNOWN_AUTHORITY:
         return "; set SSL_CERT_FILE to the file of its authority, if that is a private one"
     return ""

@@ -1,4 +1,4 @@
-"""Times of retries: back-off with jitter, Retry-After, and waits that a stop ends early."""
+"""Waiting times between retries: back-off with jitter, Retry-After, and waits that a stop ends early."""
 
 import asyncio
 import random
@@ -13,17 +13,23 @@ _SECONDS: Final = re.compile(r"[0-9]{1,9}")
 
 
 def backoff(failures: int, longest: float, first: float = FIRST_BACKOFF) -> float:
-    """Return the seconds to wait after this many earlier failures: doubled, jittered, at most `longest`."""
+    """Return the seconds to wait after so many earlier failures: doubled, jittered, at most `longest`."""
     return jittered(min(longest, first * 2.0 ** min(failures, 20)), 0.5)
 
 
 def jittered(seconds: float, least: float) -> float:
-    """Return a random time between this share of the time and all of it, to desynchronise a fleet."""
+    """Return a random time between the share `least` of `seconds` and all of it.
+
+    So proxies do not act together.
+    """
     return seconds * random.uniform(least, 1.0)  # noqa: S311 - not a secret
 
 
 def retry_after(text: str | None, now: float) -> float | None:
-    """Return the seconds that a Retry-After asks for, as a number or a date (RFC 9110 §10.2.3); else None."""
+    """Return the seconds in a Retry-After header, a number or a date (RFC 9110 §10.2.3).
+
+    Otherwise return None.
+    """
     if text is None:
         return None
     text = text.strip(" \t")
@@ -39,7 +45,7 @@ def retry_after(text: str | None, now: float) -> float | None:
 
 
 async def sleep_until_set(event: asyncio.Event, seconds: float) -> bool:
-    """Sleep until the event is set, at most this long. Return whether the event is set."""
+    """Sleep until the event is set, but at most `seconds`. Return whether the event is set."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -15,7 +15,10 @@ _AUTHORIZATION: Final = "Proxy-Authorization"
 
 
 class EgressError(aiohttp.ClientConnectionError):
-    """The egress proxy did not reach the target. The text names the proxy, without its credentials."""
+    """The egress proxy did not connect to the target host.
+
+    The error's text names the egress proxy, without its credentials.
+    """
 
     def __init__(self, failed: EgressFailed) -> None:
         super().__init__(str(failed))
@@ -30,9 +33,9 @@ def open_session(
     user_agent: str = USER_AGENT,
     connections: int = _MOST_CONNECTIONS,
 ) -> aiohttp.ClientSession:
-    """Open a session without cookies that uses only the proxy and passwords in the settings.
+    """Open an HTTP session without cookies that uses only the proxy and passwords in the settings.
 
-    `connections` limits the open connections; 0 if the caller limits them itself.
+    `connections` limits the open connections of the session; it is 0 if the caller limits them itself.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=tls, limit=connections),
@@ -45,7 +48,7 @@ def open_session(
 
 
 def _through(egress: Egress) -> aiohttp.ClientMiddlewareType:
-    """Return the middleware that chooses the route of a request: `CONNECT` for https."""
+    """Return the session's middleware that chooses the route of each request; https uses `CONNECT`."""
 
     async def choose_way(
         request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType

@@ -1,4 +1,4 @@
-"""Section `[Egress]` of both programs, and the environment variables that can replace it."""
+"""Settings section `[Egress]` of proxy and control plane, and the environment variables in its place."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EgressSettings:
 
 
 def egress_of(settings: EgressSettings) -> Egress:
-    """Return the egress that the settings and the variables describe."""
+    """Return the egress configuration that the settings and the environment variables describe."""
     bypass_source = settings.bypass_variable or "Egress.NoProxy"
     if not settings.proxy_url:
         every = tuple(each for each in settings.no_proxy if each.text == "*")
@@ -57,7 +57,10 @@ def egress_of(settings: EgressSettings) -> Egress:
 
 
 def with_variables(settings: EgressSettings, environ: Mapping[str, str]) -> EgressSettings:
-    """Complete the section with the environment's variables. Raise SettingsError if they can't be used."""
+    """Complete the settings section `[Egress]` with the proxy variables of the environment.
+
+    Raise SettingsError if the proxy variables can't be used.
+    """
     proxy_variable = bypass_variable = ""
     proxy_url, bypasses, ignored = settings.proxy_url, settings.no_proxy, []
     if not bypasses:
@@ -80,7 +83,7 @@ def with_variables(settings: EgressSettings, environ: Mapping[str, str]) -> Egre
 
 
 def egress_of_variables(environ: Mapping[str, str]) -> Egress:
-    """Return the egress of a program without a settings file. Raise SettingsError."""
+    """Return the egress configuration of a program that has no settings file. Raise SettingsError."""
     return egress_of(with_variables(EgressSettings(), environ))
 
 
@@ -89,7 +92,7 @@ def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
 
 
 def _refuse_unusable(variable: str, proxy_url: str) -> None:
-    """Refuse an unusable proxy variable, because connections would otherwise leave by another route."""
+    """Refuse an unusable proxy variable, because connections would otherwise take an unintended route."""
     if proxy_url:
         try:
             parse_proxy_url(proxy_url)
@@ -99,9 +102,9 @@ def _refuse_unusable(variable: str, proxy_url: str) -> None:
 
 
 def _bypasses(text: str) -> tuple[tuple[Bypass, ...], list[str]]:
-    """Return the entries of the variable, and a problem for each unreadable one.
+    """Return the entries of the variable `NO_PROXY`, and a problem for each entry that can't be parsed.
 
-    Other programs use the variable too, so an unreadable entry does not prevent the start.
+    Other programs use the variable `NO_PROXY` too, so an unreadable entry does not prevent the start.
     """
     found, problems = [], []
     for each in filter(None, _BETWEEN.split(text)):
@@ -113,7 +116,7 @@ def _bypasses(text: str) -> tuple[tuple[Bypass, ...], list[str]]:
 
 
 def _without_effect(environ: Mapping[str, str], *, proxy_url: str, proxy_variable: str) -> Iterator[str]:
-    """Yield each proxy variable that is set and has no effect."""
+    """Yield a line for each proxy variable of the environment that is set but has no effect."""
     for name in PROXY_VARIABLES:
         value = environ.get(name, "").strip()
         if value and proxy_url and name != proxy_variable and value != proxy_url:

@@ -25,7 +25,10 @@ _CREDENTIALS_REQUIRED: Final = 407
 
 
 class EgressProblem(Enum):
-    """Reason why an egress proxy does not reach a host. Applications can read it."""
+    """Reason why an egress proxy does not reach a host.
+
+    Applications can read this reason in the error response.
+    """
 
     UNREACHABLE = "the egress proxy can't be reached"
     CREDENTIALS = "the egress proxy refuses the proxy's credentials"
@@ -36,7 +39,7 @@ class EgressProblem(Enum):
 
 
 def remedy(problem: EgressProblem, proxy: EgressProxy, host: str, port: int) -> str:
-    """Return the remedy if the egress proxy does not reach a host."""
+    """Return the remedy for the operator if the egress proxy does not reach a host."""
     exempt = f"or put {host} into Egress.NoProxy if this machine reaches it directly"
     credentials = f"put the user and the password of the egress proxy into {proxy.source}"
     if proxy.authorization:
@@ -54,7 +57,10 @@ def remedy(problem: EgressProblem, proxy: EgressProxy, host: str, port: int) -> 
 
 
 class EgressFailed(Exception):
-    """No tunnel was opened. The text names the egress proxy, the host and the response, for operators."""
+    """The egress proxy opened no tunnel to the host.
+
+    The error's text names the egress proxy, the host and the proxy's response, for operators.
+    """
 
     def __init__(self, problem: EgressProblem, proxy: EgressProxy, text: str) -> None:
         super().__init__(text)
@@ -65,10 +71,10 @@ class EgressFailed(Exception):
 async def dial(host: str, port: int, proxy: EgressProxy | None) -> socket.socket:
     """Return a socket that is connected to a host.
 
-    Raise OSError, or EgressFailed without a tunnel.
+    Raise OSError if a direct connection fails, and EgressFailed if the egress proxy opens no tunnel.
 
-    An egress proxy receives the host as a name, so only the proxy's own name is resolved here. The caller
-    limits the time.
+    An egress proxy receives the host as a name, so this machine resolves only the egress proxy's own name.
+    The caller limits the time of the connection attempt.
     """
     loop = asyncio.get_running_loop()
     if proxy is None:
@@ -86,7 +92,7 @@ async def dial(host: str, port: int, proxy: EgressProxy | None) -> socket.socket
 
 
 async def open_tunnel(connected: socket.socket, host: str, port: int, proxy: EgressProxy) -> None:
-    """Request a tunnel on a connection to the egress proxy. Raise EgressFailed."""
+    """Request a tunnel to a host on an open connection to the egress proxy. Raise EgressFailed."""
     loop = asyncio.get_running_loop()
     target = f"{bracketed(host)}:{port}"
     try:
@@ -104,7 +110,10 @@ async def open_tunnel(connected: socket.socket, host: str, port: int, proxy: Egr
 
 
 def request_of(target: str, proxy: EgressProxy) -> bytes:
-    """Return the request for a tunnel. Only the egress proxy reads it."""
+    """Return the CONNECT request for a tunnel through the egress proxy.
+
+    Only the egress proxy reads the CONNECT request, not the host.
+    """
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if proxy.authorization:
         lines.append(f"Proxy-Authorization: {proxy.authorization}")
@@ -112,7 +121,7 @@ def request_of(target: str, proxy: EgressProxy) -> bytes:
 
 
 def refusal(proxy: EgressProxy, target: str, status: int, reason: str) -> EgressFailed:
-    """Return the error for a status other than 2xx in response to CONNECT."""
+    """Return the error for a CONNECT response of the egress proxy with a status other than 2xx."""
     shown = "".join(each for each in proxy.masked(reason) if each.isascii() and each.isprintable())
     said = f"{status} {shortened(shown.strip(), _LONGEST_REASON)}".strip()
     if status == _CREDENTIALS_REQUIRED:
@@ -135,7 +144,7 @@ class _NoResponse(Exception):
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Connect to the first address of a host that responds."""
+    """Connect to the first IP address of a host that responds."""
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     connected = await start_connection(found, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS, loop=loop)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -143,22 +152,22 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> s
 
 
 async def _response(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> tuple[int, str, bytes]:
-    """Return status and reason of the final response to CONNECT, and the bytes after its head."""
+    """Return status and reason of the final CONNECT response, and the bytes after its header section."""
     received = b""
     read = 0
     while True:
         while _END_OF_HEAD not in received:
             if read > _MAX_HEAD_BYTES:
-                raise _NoResponse(f"its head is larger than {_MAX_HEAD_BYTES} bytes")
+                raise _NoResponse(f"the head of its response is larger than {_MAX_HEAD_BYTES} bytes")
             piece = await loop.sock_recv(connected, _PIECE_BYTES)
             if not piece:
-                raise _NoResponse("it closed the connection")
+                raise _NoResponse("the egress proxy closed the connection")
             received += piece
             read += len(piece)
         head, _, received = received.partition(_END_OF_HEAD)
         match = _STATUS_LINE.match(head.decode("latin-1"))
         if match is None:
-            raise _NoResponse("its response is not HTTP/1.1")
+            raise _NoResponse("the response of the egress proxy is not HTTP/1.1")
         if int(match[1]) >= 200:
             return int(match[1]), match[2] or "", received
 

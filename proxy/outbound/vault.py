@@ -1,4 +1,4 @@
-"""Calls to a key vault that both programs make, with plain values as results."""
+"""Key vault interface of proxy and control plane, with plain values as results."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -7,12 +7,15 @@ from proxy.outbound.failures import AttemptFailed
 
 
 class VaultError(AttemptFailed):
-    """A secret could not be read. The text names the vault, the secret and the identity."""
+    """A secret in the key vault could not be read.
+
+    The error's text names the vault, the secret and the identity that reads the secret.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class VaultSecret:
-    """A version of a secret with its value."""
+    """A version of a key vault secret, with the secret's value."""
 
     value: str = field(repr=False)
     content_type: str
@@ -22,7 +25,7 @@ class VaultSecret:
 
 @dataclass(frozen=True, slots=True)
 class SecretVersion:
-    """A version of a secret without its value."""
+    """A version of a key vault secret, without the secret's value."""
 
     version: str
     enabled: bool
@@ -31,10 +34,10 @@ class SecretVersion:
 
 
 class Vault(Protocol):
-    """Key vault with secrets in versions. Both calls raise VaultError."""
+    """Key vault whose secrets have versions. Both methods raise VaultError if the vault cannot be read."""
 
     async def secret(self, name: str, version: str = "") -> VaultSecret:
-        """Return this version of a secret, or its newest."""
+        """Return the given version of a secret, or the newest version if none is given."""
 
     async def versions(self, name: str) -> list[SecretVersion]:
-        """Return every version of a secret, in no order."""
+        """Return all versions of a secret; the order is arbitrary."""

@@ -1,12 +1,12 @@
 """JSON batching of Microsoft Graph: parse a batch strictly, and rebuild it byte by byte.
 
-A sub-request is evaluated as if it came alone, so the proxy and the upstream must read it in the same way. A
-batch that another parser might read differently is refused. Examples:
+A sub-request is evaluated like a request of its own, so the proxy and the upstream must read it in the same
+way. A batch that another parser might read differently is refused. Examples of such a batch:
 
-- a name that occurs twice or in another letter case
-- an address on another server
-- an API version in a `url`
-- a batch within the batch
+- a member name that occurs twice or in another letter case
+- a `url` with the address of another server
+- an API version in the `url` of a sub-request
+- a $batch within the $batch
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _BETWEEN_BASE64: Final = b" \t\r\n"  # blanks, which many decoders skip
 
 
 class MalformedBatch(ValueError):
-    """The body is not a batch, or it can be read in more than one way."""
+    """The body is not a $batch, or parsers can read it in more than one way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +81,24 @@ class BatchResponse:
     raw: bytes
 
     def with_body(self, body: bytes) -> bytes:
-        """Return the text of the response with another body.
+        """Return the text of the sub-request's response with another body.
 
-        Headers that describe the previous body are removed. All other bytes stay as they were.
+        Headers that describe the previous body are removed from the response. All other bytes of the response
+        stay unchanged.
         """
         if body == self.body:
             return self.raw
         entry = _Entry(self.raw, _RESPONSE_NAMES)
         where = entry.members.get("body")
         if where is None:
-            raise MalformedBatch("a response has no body")
+            raise MalformedBatch("a response in the batch has no `body`")
         edits = [(where.value_start, where.value_end, body), *_header_cuts(entry, _OF_THE_BODY)]
         return _edited(self.raw, edits)
 
     def relocated(self, turned: Callable[[bytes], bytes]) -> BatchResponse:
-        """Return the response with Location and similar headers rewritten by `turned`.
+        """Return the sub-request's response, with Location and similar headers rewritten by `turned`.
 
-        All other bytes stay as they were.
+        All other bytes of the response stay unchanged.
         """
         edits = []
         for name, where in _Entry(self.raw, _RESPONSE_NAMES).header_places():
@@ -113,15 +114,15 @@ _ALLOWED: Final = Decision("allow", DEFAULT_RULE_ID, reason="default")
 
 
 def is_batch(method: str, target: Target) -> bool:
-    """Return whether any interpretation of the target is a batch."""
+    """Return True if the request is a $batch in any interpretation of its target."""
     return method == "POST" and target.may_end_in("$batch")
 
 
 def envelope_decision(decision: Decision) -> Decision:
     """Return the decision on the outer $batch request.
 
-    Its sub-requests are evaluated and filtered one by one. So only a rule that matches the batch itself can
-    block it.
+    The sub-requests of the batch are evaluated and filtered one by one. So only a rule that matches the outer
+    $batch request itself can block that request.
     """
     if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
         return _ALLOWED
@@ -131,9 +132,10 @@ def envelope_decision(decision: Decision) -> Decision:
 
 
 def parse_batch(body: bytes, version: str, bases: tuple[str, ...]) -> tuple[BatchPart, ...]:
-    """Return the sub-requests of the body of POST /{version}/$batch, in their order.
+    """Return the sub-requests in the body of POST /{version}/$batch, in their order.
 
-    An absolute `url` must begin with one of the `bases`: the addresses of the upstream and of the proxy.
+    An absolute `url` of a sub-request must begin with one of the `bases`: the addresses of the upstream and
+    of the proxy.
     """
     _refuse_many_values(body)
     entries = [
@@ -142,7 +144,9 @@ def parse_batch(body: bytes, version: str, bases: tuple[str, ...]) -> tuple[Batc
     if not entries:
         raise MalformedBatch("`requests` is empty")
     if sum(len(entry.text("url") or b"") for entry in entries) > _MOST_URL_BYTES:
-        raise MalformedBatch(f"the urls together have more than {_MOST_URL_BYTES} bytes")
+        raise MalformedBatch(
+            f"the `url` members of the batch together have more than {_MOST_URL_BYTES} bytes"
+        )
     return _with_known_dependencies(tuple(_part(entry, version, bases) for entry in entries))
 
 
@@ -152,13 +156,13 @@ def _refuse_many_values(body: bytes) -> None:
     except json_text.JsonTextError as error:
         raise MalformedBatch(str(error)) from error
     if many:
-        raise MalformedBatch(f"the body has more than {_MOST_VALUES} values")
+        raise MalformedBatch(f"the body of the batch has more than {_MOST_VALUES} JSON values")
 
 
 def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> bytes:
     """Return the batch with only the sub-requests whose ids are in `keep`.
 
-    No sub-request that is kept may depend on one that is not.
+    No sub-request in `keep` may depend on a sub-request that is left out.
     """
     requests = _member(body, "requests")
     kept = b",".join(part.raw for part in parts if part.id in keep)
@@ -168,12 +172,12 @@ def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> by
 def parse_batch_response(body: bytes) -> tuple[BatchResponse, ...]:
     responses = tuple(_response(entry) for entry in _entries(body, "responses"))
     if len({response.id.casefold() for response in responses}) < len(responses):
-        raise MalformedBatch("two responses have the same `id`")
+        raise MalformedBatch("two responses in the batch have the same `id`")
     return responses
 
 
 def made_response(part_id: str, status: int, headers: Mapping[str, str], body: bytes) -> bytes:
-    """Return the text of a response that the proxy makes itself; `body` is a JSON text."""
+    """Return the text of a sub-request's response that the proxy makes itself; `body` is a JSON text."""
     head = json.dumps({"id": part_id, "status": status, "headers": dict(headers)}, separators=(",", ":"))
     return head[:-1].encode() + b',"body":' + body + b"}"
 
@@ -181,11 +185,13 @@ def made_response(part_id: str, status: int, headers: Mapping[str, str], body: b
 def merged_response(
     body: bytes, order: Sequence[str], finished: Sequence[tuple[str, bytes]], own: Mapping[str, bytes]
 ) -> bytes:
-    """Return the response to the whole batch: `body`, which the upstream sent, with other responses in it.
+    """Return the response to the whole $batch, with responses of the upstream and of the proxy.
 
-    `order` has the ids of the sub-requests. `finished` has the id and the text of the upstream's responses,
-    in the order to keep. `own` has the texts of the proxy's responses by id. Each of these precedes the
-    upstream's response to the next sub-request that it responded to.
+    `body` is the response that the upstream sent; its array of responses is replaced. `order` has the ids of
+    all sub-requests in their order. `finished` has the id and the text of each response of the upstream, in
+    the order in which they stay. `own` has the texts of the proxy's own responses, by the id of the sub-
+    request. Each response in `own` precedes the upstream's response to the next sub-request that the upstream
+    responded to.
     """
     responded = {part_id for part_id, _ in finished}
     before: dict[str, list[bytes]] = {}
@@ -206,9 +212,9 @@ def merged_response(
 
 
 def as_if_alone(body: bytes | None) -> bytes | None:
-    """Decode the body of a sub-request or its response, as if it had been sent alone.
+    """Decode the body of a sub-request or of its response, as if it had been sent without the batch.
 
-    A body that is not JSON is a string in the batch, in base64 of either alphabet.
+    A body that is not JSON is a base64 string in the batch, in the standard or the URL-safe alphabet.
     """
     if body is None or body[:1] != b'"':
         return body
@@ -224,13 +230,13 @@ def as_if_alone(body: bytes | None) -> bytes | None:
 
 
 def _entries(body: bytes, name: str) -> Iterator[bytes]:
-    """Yield the texts of the objects in the array of this name."""
+    """Yield the texts of the JSON objects in the batch's array `requests` or `responses`."""
     found = _member(body, name)
     if body[found.value_start : found.value_start + 1] != b"[":
-        raise MalformedBatch(f"`{name}` is not an array")
+        raise MalformedBatch(f"`{name}` in the batch is not an array")
     for start, end in json_text.elements(body, found.value_start):
         if body[start : start + 1] != b"{":
-            raise MalformedBatch(f"an item of `{name}` is not an object")
+            raise MalformedBatch(f"an item of `{name}` in the batch is not a JSON object")
         yield body[start:end]
 
 
@@ -241,7 +247,7 @@ def _member(body: bytes, name: str) -> json_text.Member:
         raise MalformedBatch(str(error)) from error
     start = json_text.value_start(body)
     if body[start : start + 1] != b"{":
-        raise MalformedBatch("the body is not an object")
+        raise MalformedBatch("the body of the batch is not a JSON object")
     found = _members(body, start, frozenset({name})).get(name)
     if found is None:
         raise MalformedBatch(f"`{name}` is missing")
@@ -249,9 +255,9 @@ def _member(body: bytes, name: str) -> json_text.Member:
 
 
 def _members(text: bytes, start: int, names: Set[str]) -> dict[str, json_text.Member]:
-    """Return the members of an object by name.
+    """Return the members of a JSON object in the batch by name.
 
-    Refuse a name that occurs twice, or that differs from one of `names` only in letter case.
+    Refuse a member name that occurs twice, or that differs from one of `names` only in letter case.
     """
     found: dict[str, json_text.Member] = {}
     seen: set[str] = set()
@@ -259,14 +265,17 @@ def _members(text: bytes, start: int, names: Set[str]) -> dict[str, json_text.Me
     for member in _at_most(_MOST_MEMBERS, json_text.members(text, start), "members in an object"):
         fold = member.name.casefold()
         if fold in seen or (fold in folded and member.name not in names):
-            raise MalformedBatch(f"`{_printable(member.name)}` occurs twice or in another letter case")
+            raise MalformedBatch(
+                f"`{_printable(member.name)}` occurs twice in an object of the batch, or in another letter "
+                "case"
+            )
         seen.add(fold)
         found[member.name] = member
     return found
 
 
 def _at_most(limit: int, found: Iterable[T], what: str) -> Iterator[T]:
-    """Yield the items, and refuse the first one above the limit before it is examined."""
+    """Yield the items of the batch, and refuse the first item above the limit before it is examined."""
     for count, each in enumerate(found):
         if count == limit:
             raise MalformedBatch(f"the batch has more than {limit} {what}")
@@ -274,14 +283,14 @@ def _at_most(limit: int, found: Iterable[T], what: str) -> Iterator[T]:
 
 
 class _Entry:
-    """One object of the array, with typed access to its members."""
+    """One object in the batch's array of requests or responses, with typed access to its members."""
 
     def __init__(self, raw: bytes, names: Set[str]) -> None:
         self.raw = raw
         self.members = _members(raw, 0, names)
 
     def text(self, name: str) -> bytes | None:
-        """Return the exact text of a member's value; None if the member is absent or null."""
+        """Return the exact text of a JSON member's value; None if the member is absent or null."""
         member = self.members.get(name)
         if member is None:
             return None
@@ -291,7 +300,7 @@ class _Entry:
     def string(self, name: str) -> str:
         value = self.text(name)
         if value is None:
-            raise MalformedBatch(f"an entry of the batch has no `{name}`")
+            raise MalformedBatch(f"an item of the batch has no `{name}`")
         return _string(value, name)
 
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -301,12 +310,12 @@ class _Entry:
         )
 
     def header_places(self) -> Iterator[tuple[str, json_text.Member]]:
-        """Yield the name of each header that has a value, and its place in `raw`."""
+        """Yield the name of each header of a sub-request that has a value, and the value's place in `raw`."""
         value = self.text("headers")
         if value is None:
             return
         if value[:1] != b"{":
-            raise MalformedBatch("`headers` is not an object")
+            raise MalformedBatch("`headers` in the batch is not a JSON object")
         for name, where in _members(self.raw, self.members["headers"].value_start, frozenset()).items():
             if self.raw[where.value_start : where.value_end] != b"null":
                 yield name, where
@@ -314,12 +323,12 @@ class _Entry:
 
 def _string(value: bytes, name: str) -> str:
     if value[:1] != b'"':
-        raise MalformedBatch(f"`{name}` is not a string")
+        raise MalformedBatch(f"`{name}` in the batch is not a string")
     text = json_text.decoded_string(value)
     if _CONTROL.search(text):
-        raise MalformedBatch(f"`{name}` contains a control character")
+        raise MalformedBatch(f"`{name}` in the batch contains a control character")
     if _SURROGATE.search(text):
-        raise MalformedBatch(f"`{name}` contains a lone surrogate, which is half a character")
+        raise MalformedBatch(f"`{name}` in the batch contains a lone surrogate (half of a UTF-16 pair)")
     return text
 
 
@@ -329,7 +338,7 @@ def _part(entry: _Entry, version: str, bases: tuple[str, ...]) -> BatchPart:
     if not part_id:
         raise MalformedBatch("`id` is empty")
     if len(method) > _LONGEST_METHOD or not _TOKEN.fullmatch(method):
-        raise MalformedBatch("`method` is not an HTTP method")
+        raise MalformedBatch("`method` of a sub-request is not an HTTP method")
     headers = entry.headers()
     if not all(_TOKEN.fullmatch(name) for name, _ in headers):
         raise MalformedBatch("a name in `headers` is not a valid header name")
@@ -380,7 +389,7 @@ def _response(raw: bytes) -> BatchResponse:
     entry = _Entry(raw, _RESPONSE_NAMES)
     status = entry.text("status") or b""
     if not re.fullmatch(rb"[1-5][0-9]{2}", status):
-        raise MalformedBatch("`status` is not an HTTP status code")
+        raise MalformedBatch("`status` of a response in the batch is not an HTTP status code")
     return BatchResponse(entry.string("id"), int(status), entry.headers(), entry.text("body"), raw)
 
 
@@ -389,19 +398,19 @@ def _depends_on(entry: _Entry) -> tuple[str, ...]:
     if value is None:
         return ()
     if value[:1] != b"[":
-        raise MalformedBatch("`dependsOn` is not an array")
+        raise MalformedBatch("`dependsOn` of a sub-request is not an array")
     names = _at_most(MAX_PARTS, json_text.elements(value, 0), "ids in `dependsOn`")
     return tuple(_string(value[start:end], "dependsOn") for start, end in names)
 
 
 def _with_known_dependencies(parts: tuple[BatchPart, ...]) -> tuple[BatchPart, ...]:
-    """Return the sub-requests with the ids in `dependsOn` spelled like the ids that they name.
+    """Return the sub-requests, with each id in `dependsOn` spelled like the `id` that it names.
 
-    Graph compares ids without regard to letter case.
+    Microsoft Graph compares ids of sub-requests without regard to letter case.
     """
     ids = {part.id.casefold(): part.id for part in parts}
     if len(ids) < len(parts):
-        raise MalformedBatch("two requests have the same `id`")
+        raise MalformedBatch("two sub-requests of the batch have the same `id`")
     dependencies: dict[str, set[str]] = {}
     for part in parts:
         for needed in part.depends_on:
@@ -420,7 +429,7 @@ def _refuse_cycles(dependencies: Mapping[str, Set[str]]) -> None:
     while len(done) < len(dependencies):
         ready = {name for name, needed in dependencies.items() if name not in done and needed <= done}
         if not ready:
-            raise MalformedBatch("requests depend on each other")
+            raise MalformedBatch("sub-requests depend on each other in a cycle")
         done |= ready
 
 
@@ -428,34 +437,34 @@ def _refuse_cycles(dependencies: Mapping[str, Set[str]]) -> None:
 
 
 def _relative_url(url: str, version: str, bases: tuple[str, ...]) -> str:
-    """Return the `url` as the upstream reads it, relative to the root of the API version."""
+    """Return a sub-request's `url` as the upstream reads it, relative to the root of the API version."""
     if _SCHEME.match(url):
         url = _without_base(url, version, bases)
     path = url.partition("?")[0]
     if not path.strip("/"):
-        raise MalformedBatch("a `url` has no path")
+        raise MalformedBatch("the `url` of a sub-request has no path")
     if "#" in url:
-        raise MalformedBatch("a `url` has a fragment")
+        raise MalformedBatch("the `url` of a sub-request has a fragment")
     for reading in _readings(path):
         if reading.startswith(("//", "/\\", "\\")) or _SCHEME.match(reading):
-            raise MalformedBatch("a `url` leads to another server")
+            raise MalformedBatch("the `url` of a sub-request leads to another server than the batch")
         if "$batch" in reading:
             raise MalformedBatch("the batch contains another batch")
         first = _first_segment(reading)
         if _VERSION.fullmatch(first):
-            raise MalformedBatch("a `url` contains an API version")
+            raise MalformedBatch("the `url` of a sub-request contains an API version")
         if first.startswith("$"):
             # OData 4.01 Part 1 §11.7.3.1: such a url stands for the entity of another sub-request, which
             # rules cannot evaluate.
-            raise MalformedBatch("a `url` refers to another request of the batch")
+            raise MalformedBatch("the `url` of a sub-request refers to another sub-request of the batch")
     return url
 
 
 def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
-    """Return the part of an absolute `url` after the API version.
+    """Return the part of a sub-request's absolute `url` after the API version.
 
-    Host and port may be spelled differently from a base, as in links of responses: the request is sent to the
-    upstream in any case.
+    Host and port may be spelled differently from a base address, as in links of responses. The request is
+    sent to the upstream in any case.
     """
     given = parse_address(url)
     for base in bases:
@@ -465,24 +474,31 @@ def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
         root = f"{wanted.rest}/{version}/"
         if given.rest[: len(root)].casefold() == root.casefold():
             return given.rest[len(root) - 1 :]
-    raise MalformedBatch("a `url` leads to another server or another API version")
+    raise MalformedBatch(
+        "the `url` of a sub-request leads to a server or API version other than that of the batch"
+    )
 
 
 def _readings(path: str) -> Iterator[str]:
-    """Yield the path as it is and after each further decoding, as lenient parsers may read it."""
+    """Yield the path of a sub-request as it is and after each further decoding.
+
+    Lenient parsers may decode repeatedly.
+    """
     for _ in range(_MAX_DECODINGS):
         if ligatures(path) > MAX_LIGATURES:
-            raise MalformedBatch("a `url` has too many characters that stand for several")
+            raise MalformedBatch(
+                "the `url` of a sub-request has too many characters that each expand to several characters"
+            )
         yield unicodedata.normalize("NFKC", path).casefold()
         decoded = unquote(path, errors="replace")
         if decoded == path:
             return
         path = decoded
-    raise MalformedBatch("a `url` is percent-encoded too many times")
+    raise MalformedBatch("the `url` of a sub-request is percent-encoded too many times")
 
 
 def _first_segment(path: str) -> str:
-    """Return the first segment that is not empty, after dot segments are removed (RFC 3986 §5.2.4)."""
+    """Return the path's first segment that is not empty, after dot segments are removed (RFC 3986 §5.2.4)."""
     segments: list[str] = []
     for segment in re.split(r"[/\\]", path):
         name = segment.partition(";")[0].strip()

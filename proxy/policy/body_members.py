@@ -1,13 +1,14 @@
-"""The check `body_only`: it finds members of a request's body that a rule does not list.
+"""The check `body_only` of a rule: it finds members of a request's body that the rule does not list.
 
-- Names are compared without regard to letter case, as in conditions. Each occurrence of a name counts.
-- `@odata.type` states the type of an object and writes nothing, so it is ignored. So is `NAME@odata.type` of
-  a listed NAME. Every other annotation counts as a member. For example, a rule must list
+- The check compares member names without regard to letter case, as in conditions. Each occurrence of a
+  member name counts.
+- The check ignores `@odata.type`, which states the type of an object and writes nothing. It also ignores
+  `NAME@odata.type` of a listed NAME. Every other annotation counts as a member. For example, a rule must list
   `members@odata.bind` by that name.
 - `passwordProfile.password` lists one member of an object. A text, a number or null in the place of the
-  object writes all of it, and counts as another member. In an array, each item is such an object.
-- An empty body, `null` and `{}` have no members. If the whole document is a bare value or text, that counts
-  as one member.
+  object writes the whole object, and counts as an unlisted member. In an array, each item is such an object.
+- An empty body, `null` and `{}` have no members. A body that is only a bare value or text counts as one
+  member.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NO_OBJECT: Final = "(the body is not an object)"
 
 
 class Listed:
-    """The members of one object that a rule lists, whole or with a list of inner members."""
+    """The members of one JSON object that a rule lists, whole or with a list of inner members."""
 
     __slots__ = ("inner", "whole")
 
@@ -35,7 +36,7 @@ class Listed:
 
 
 def listed_members(paths: Iterable[str]) -> Listed:
-    """Build a tree of property paths, by the objects on the way."""
+    """Build a tree of property paths, with a node for each JSON object on the paths."""
     root = Listed()
     for path in paths:
         level = root
@@ -49,7 +50,7 @@ def listed_members(paths: Iterable[str]) -> Listed:
 
 
 def _segments(path: str) -> list[str]:
-    """Split a property path at its dots, except those in the name of an annotation."""
+    """Split a property path at its dots, but not at dots in the name of an annotation."""
     name, at, annotation = path.partition("@")
     segments = name.split(".")
     segments[-1] += at + annotation
@@ -57,9 +58,9 @@ def _segments(path: str) -> list[str]:
 
 
 def body_only_check(part: BodyOnly) -> Check:
-    """Return a check that holds if the body has only the listed members.
+    """Return a check that holds if the request's body has only the members that the rule lists.
 
-    For a rule that blocks, the check holds if the body has another member.
+    In a rule that blocks, the check holds if the body has a member that the rule does not list.
     """
     listed = listed_members(part.names)
     if part.wants_another:
@@ -72,9 +73,9 @@ def _has_another(request: RequestFacts, response: ResponseFacts | None, listed: 
 
 
 def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
-    """Yield the paths of the members that are not listed, in lower case.
+    """Yield the paths, in lower case, of the body's members that the rule does not list.
 
-    Raise MalformedBody or BodyNeeded if the body cannot be read.
+    Raise MalformedBody or BodyNeeded if the request's body cannot be read.
     """
     waiting: list[tuple[object, Listed, str]] = [(request.document, listed, "")]
     while waiting:
@@ -99,7 +100,7 @@ def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
 
 
 def _is_type(name: str, occurrences: list[object], level: Listed) -> bool:
-    """Return True if the member states the type of its object or of a listed member."""
+    """Return True if the member, such as `@odata.type`, states the type of its object or a listed member."""
     base, at, annotation = name.partition("@")
     if at != "@" or annotation not in _TYPES or not all(isinstance(each, str) for each in occurrences):
         return False

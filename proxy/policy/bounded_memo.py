@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class WhenFull(Enum):
-    """Reactions to a new entry in a full memo."""
+    """Reactions of a memo that is full to a new entry."""
 
     CLEAR = "clear"  # remove all other entries first; the common ones return soon
     KEEP = "keep"  # do not keep the new entry
@@ -23,10 +23,11 @@ _KEEP: Final = WhenFull.KEEP
 
 
 class BoundedMemo(Generic[K, V]):
-    """A memo that keeps `limit` results by key.
+    """A memo that keeps at most `limit` results by key.
 
-    Read from `entries`, which is a plain dictionary, and write with `keep`. `longest_key` is the longest key
-    that is kept, in units of `len`. None is for keys that are known to be short.
+    Callers read from `entries`, which is a plain dictionary, and write with `keep`. `longest_key` is the
+    length (`len`) of the longest key that the memo keeps. `longest_key` is None for a memo whose keys are
+    always short.
     """
 
     __slots__ = ("_longest_key", "_when_full", "entries", "limit")
@@ -38,7 +39,10 @@ class BoundedMemo(Generic[K, V]):
         self._when_full = when_full
 
     def keep(self, key: K, value: V) -> bool:
-        """Keep the value in place of any previous one with this key. Return False if it is not kept."""
+        """Store the value under this key, in place of any previous value.
+
+        Return False if the memo did not store the value.
+        """
         if self._longest_key is not None:
             sized: Any = key
             if len(sized) > self._longest_key:

@@ -1,4 +1,4 @@
-"""Choose the step of a rule that applies to a path: its own, or the one that blocks a hidden property."""
+"""Choose the step of a rule that applies to a path: the rule's own, or one that blocks a hidden property."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def names_hidden_within(entry: Entry, name: Name) -> bool:
 def asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
     """Return True if the rule filters items and the request is a HEAD.
 
-    The response to a HEAD reveals an object, but has no body to evaluate.
+    The response to a HEAD shows if an object exists, but has no body that the filter could evaluate.
     """
     return method == "HEAD" and compiled.hidden is not None and compiled.hidden.keeps_items
 
@@ -39,8 +39,8 @@ def asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
 def counts_for(candidate: Candidate, reading: Reading) -> bool:
     """Return False if the upstream never uses this interpretation and the rule does not spell it out.
 
-    A rule still counts if it spells out segments that only this interpretation produces. A wildcard does not
-    count, because it does not stand for half of an id.
+    A rule still applies if it spells out segments that only this interpretation produces. A wildcard of a
+    rule does not match in such an interpretation, because it does not stand for half of an id.
     """
     entry, start = candidate.entry, reading.changed_from
     if not reading.kind & UNTAKEN or start == 0:
@@ -59,9 +59,9 @@ def counts_for(candidate: Candidate, reading: Reading) -> bool:
 
 
 def step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
-    """Return the step of a filter for a path below its own.
+    """Return the step of a filter for a path below the path that the rule itself matches.
 
-    `/$count` and `/$ref` accept the same queries as the collection.
+    The paths `/$count` and `/$ref` accept the same queries as the collection before them.
     """
     compiled = entry.compiled
     if compiled.hidden is None:
@@ -93,9 +93,9 @@ def _spells_out(pattern: Pattern, at: int) -> bool:
 
 
 def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
-    """Return whether `pattern` has a key where the entry's own pattern ends with a collection.
+    """Return True if `pattern` has a key after the collection with which the entry's own pattern ends.
 
-    An id is not a property.
+    An id in a path is not a property.
     """
     own = entry.pattern.segments
     return (

@@ -1,12 +1,13 @@
 """Find all interpretations of a request target, and refuse a malformed target.
 
 An *interpretation* is one way in which a server may read a target. For example, a server may decode before it
-splits, or treat a backslash as a slash. A verdict must hold for every interpretation that the upstream may
-use (`Interpretations`). An interpretation that the upstream never uses refuses nothing by itself. It counts
-only for a rule that spells out the segments to which it leads.
+splits, or treat a backslash as a slash. A verdict must hold for every interpretation of the target that the
+upstream may use (`Interpretations`). An interpretation that the upstream never uses refuses nothing by
+itself. Such an interpretation counts only for a rule that spells out the segments to which it leads.
 
-Here, a `Reading` holds one interpretation. Within it, a resource may have several *names*: a file has a name
-by its path and a name as an item. A rule that matches any of the names applies.
+In this module, a `Reading` holds one interpretation of a target. In one interpretation, a resource may have
+several *names*: a file has a name by its path and a name as an item. A rule that matches any of a resource's
+names applies.
 """
 
 from __future__ import annotations
@@ -110,15 +111,15 @@ _PARAMETER_ALIAS: Final = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
 
 
 class MalformedTarget(ValueError):
-    """The target has no interpretation that could be evaluated: 400 badRequest."""
+    """The request target has no interpretation that could be evaluated; the response is 400 badRequest."""
 
 
 class Name(NamedTuple):
-    """A name of a resource in one interpretation.
+    """A name of a resource in one interpretation of the request target.
 
-    In `exact`, None marks a segment that only a rule's own word can match, never an id. `keys` has the
-    positions of keys, whatever they spell: those in parentheses, and files by their path. `relations` has the
-    positions of segments that are certainly not keys.
+    In `exact`, None marks a path segment that only a literal segment of a rule can match, never a wildcard
+    for an id. `keys` has the positions of key segments, whatever their text: keys in parentheses, and files
+    by their path. `relations` has the positions of path segments that are certainly not keys.
     """
 
     folded: tuple[str, ...]
@@ -128,9 +129,10 @@ class Name(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """An interpretation of a target.
+    """An interpretation of a request target, with all names of the resource.
 
-    An UNTAKEN interpretation differs from those that the upstream uses from segment `changed_from` on.
+    An UNTAKEN interpretation is one that the upstream does not use. From segment `changed_from` on, it
+    differs from the interpretations that the upstream uses.
     """
 
     kind: int
@@ -141,8 +143,8 @@ class Reading(NamedTuple):
 class Target:
     """A request target in origin-form (RFC 9112 §3.2.1): its bytes and its interpretations.
 
-    Almost every target is plain: all servers read it in the same way. Then `plain` has its folded segments,
-    and `readings` are made only on demand.
+    Almost every target is plain: all servers read it in the same way. For a plain target, `plain` has the
+    folded path segments, and `readings` are made only on demand.
     """
 
     __slots__ = (
@@ -182,9 +184,9 @@ class Target:
     def implied(
         path: str, readings: tuple[Reading, ...], options: Mapping[str, tuple[str, ...]], taken: int
     ) -> Target:
-        """Return the target of a request that another one implies.
+        """Return the target of a request that another request implies.
 
-        `path` is shown to people.
+        The argument `path` is shown to people as the path of the implied request.
         """
         target = Target(path, path, None, None, readings)
         target._options = dict(options)
@@ -201,12 +203,15 @@ class Target:
         return readings
 
     def may_end_in(self, word: str) -> bool:
-        """Return whether the last segment in any interpretation is this folded word."""
+        """Return True if the last path segment in any interpretation is this folded word."""
         return any(name.folded[-1:] == (word,) for reading in self.readings for name in reading.names)
 
     @property
     def options(self) -> dict[str, tuple[str, ...]]:
-        """Query options by `option_name`, with all occurrences and all interpretations of each value."""
+        """Query options of the target by `option_name`.
+
+        Each has all occurrences and interpretations of its values.
+        """
         options = self._options
         if options is None:
             options = self._options = _options_of(self.path, self.query)
@@ -214,7 +219,7 @@ class Target:
 
     @property
     def as_taken(self) -> Target:
-        """The target as the upstream reads its query.
+        """The target, with the query options that the upstream itself reads.
 
         If the upstream never decodes twice, this leaves out query options and values that only a second
         decoding produces.
@@ -244,9 +249,9 @@ _NOT_PRINTABLE: Final = "the target is not printable ASCII; encode any other cha
 
 
 def canonicalise(target: str, taken: int = GRAPH) -> Target:
-    """Return the target with all that it can mean to an upstream that uses the interpretations `taken`.
+    """Return the target with all interpretations for an upstream that uses the interpretations `taken`.
 
-    Raise MalformedTarget if it has no interpretation.
+    Raise MalformedTarget if the target has no interpretation.
     """
     if not target.isascii() or not target.isprintable() or "#" in target:
         raise MalformedTarget(_FRAGMENT if "#" in target else _NOT_PRINTABLE)
@@ -260,13 +265,13 @@ def canonicalise(target: str, taken: int = GRAPH) -> Target:
         aliases = _parameter_aliases(query)
         deepest = fully_decoded(decoded, MAX_DECODINGS - 1)
         if ligatures(deepest) > MAX_LIGATURES:
-            raise MalformedTarget("the query has too many characters that stand for several")
+            raise MalformedTarget("the query has too many characters that each expand to several characters")
         if _ALIAS_MARK.search(deepest):
             options = _options_of(path, query)
     lowered = path.lower()
     if not _may_be_odd(lowered) or _ODD_PATH.search(path) is None:
         if not path.startswith("/"):
-            raise MalformedTarget("the target does not begin with a slash")
+            raise MalformedTarget("the request target does not begin with a slash")
         plain = tuple(lowered[1:].split("/"))
         if len(plain) > MAX_SEGMENTS:
             raise MalformedTarget("the path has too many segments")
@@ -302,9 +307,9 @@ def _odd_target(
 
 
 def _may_be_tenant(segment: str) -> bool:
-    """Return whether the segment may name a tenant after the version, as in `/v1.0/myorganization/users`.
+    """Return True if the segment may name a tenant after the version, as in `/v1.0/myorganization/users`.
 
-    Then the path without it names the same resource.
+    In that case, the path without the tenant segment names the same resource.
     """
     return (
         "." in segment
@@ -314,7 +319,7 @@ def _may_be_tenant(segment: str) -> bool:
 
 
 def _without_tenant(readings: Iterable[Reading]) -> Iterator[Reading]:
-    """Yield the interpretations of a service that reads the second segment as the tenant."""
+    """Yield the interpretations for a service that reads the second path segment as the tenant."""
     for reading in readings:
         names = tuple(
             Name(
@@ -364,7 +369,7 @@ class _Segments:
 
 
 class _Room:
-    """Number of characters that the interpretations of a path may still cost."""
+    """Remaining number of characters that the interpretations of a path may take."""
 
     __slots__ = ("_left",)
 
@@ -378,9 +383,9 @@ class _Room:
 
 
 class _Meanings:
-    """Interpretations of the segments of one path.
+    """Interpretations of the segments of one request path.
 
-    Each segment is read once, because the spellings of a path have most segments in common.
+    Each path segment is interpreted once, because the spellings of a path have most segments in common.
     """
 
     __slots__ = ("_aliases", "_of_files", "_of_segments", "_room")
@@ -420,9 +425,9 @@ _known_readings: Final[BoundedMemo[str, tuple[Reading, ...]]] = BoundedMemo(_MOS
 
 
 def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple[tuple[Reading, ...], int]:
-    """Return the interpretations of a path, and the number of segments of all their names."""
+    """Return the interpretations of a request path, and the number of segments of all their names."""
     if not path.startswith("/"):
-        raise MalformedTarget("the target does not begin with a slash")
+        raise MalformedTarget("the request target does not begin with a slash")
     if path.count("/") > MAX_SEGMENTS:
         raise MalformedTarget("the path has too many segments")
     if len(path) > MAX_ODD_PATH:
@@ -445,9 +450,9 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple
 
 
 def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
-    """Set `changed_from` of each UNTAKEN interpretation.
+    """Set `changed_from` of each UNTAKEN interpretation, which the upstream does not use.
 
-    It is the first segment that differs from all certain interpretations.
+    `changed_from` is the first segment that differs from all certain interpretations.
     """
     if not any(reading.kind & UNTAKEN for reading in readings):
         return readings
@@ -463,10 +468,10 @@ def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
 
 
 def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
-    """Return the first segment that distinguishes these names from all certain ones.
+    """Return the index of the first segment that distinguishes the names from all certain names.
 
     Return 0 if one of the names is only the beginning of a certain name, because then no segment
-    distinguishes them.
+    distinguishes the two.
     """
     least = MAX_SEGMENTS
     for name in names:
@@ -492,9 +497,10 @@ def _common(one: Name, other: Name) -> int:
 
 
 def _spellings(path: str, room: _Room, taken: int) -> Iterator[_Segments]:
-    """Yield the path split, decoded and normalised in every order that a server may use.
+    """Yield the path, split, decoded and normalised in every order that a server may use.
 
-    Each result occurs once. If two kinds have the same result, the one that counts for more remains.
+    Each resulting list of segments occurs once. If two kinds of interpretation have the same segments, the
+    kind that more rules must consider remains.
     """
     known: dict[str, list[int]] = {}
     for decoded in _decodings(path, taken):
@@ -525,9 +531,9 @@ def _variants(decoded: _Segments, room: _Room, taken: int) -> list[_Segments]:
 
 
 def _work_to_close(variant: _Segments) -> int:
-    """Return the cost of closing parentheses.
+    """Return the cost of finding the closing parentheses in a path.
 
-    Each open parenthesis may have to be searched for its end through all later quotes.
+    For each open parenthesis, the search may have to pass through all later quotes.
     """
     opening = sum("(" in text for text in variant.texts)
     return opening * sum(text.count("'") for text in variant.texts) if opening else 0
@@ -538,14 +544,16 @@ def _length(variant: _Segments) -> int:
 
 
 def _kind(taken: int, interpretation: int) -> int:
-    """Return the bits that an interpretation adds to the kind of a `Reading`."""
+    """Return the bits that an interpretation adds to the `kind` of a `Reading`."""
     return 0 if taken & interpretation else UNTAKEN
 
 
 def _decodings(path: str, taken: int) -> Iterator[_Segments]:
-    """Yield the path decoded `total` times, `before` of them before the split at slashes."""
+    """Yield the path decoded `total` times; `before` of the decodings precede the split at slashes."""
     if _BAD_ESCAPE.search(path):
-        raise MalformedTarget("a percent sign is not followed by two hexadecimal digits")
+        raise MalformedTarget(
+            "a percent sign in the request target is not followed by two hexadecimal digits"
+        )
     again = _decoded if taken & DECODED_AGAIN else _decoded_again
     texts = [path]
     while (text := _decoded(path) if len(texts) == 1 else again(texts[-1])) != texts[-1]:
@@ -571,16 +579,16 @@ def _decoded(text: str) -> str:
     try:
         decoded = _unescaped(text).decode("utf-8")
     except UnicodeDecodeError:
-        raise MalformedTarget("the target is not UTF-8 after decoding") from None
+        raise MalformedTarget("the request target is not UTF-8 after percent-decoding") from None
     if _CONTROL.search(decoded):
         raise MalformedTarget("the path contains a control character after decoding")
     return decoded
 
 
 def _decoded_again(text: str) -> str:
-    """Decode text again that the upstream uses as it is.
+    """Decode text of a path again, although the upstream uses it undecoded.
 
-    A name may contain any percent sign (`caf%E9.docx`), so only text that nobody writes by accident is
+    A file name may contain any percent sign (`caf%E9.docx`), so only text that nobody writes by accident is
     refused.
     """
     if "%" not in text:
@@ -597,7 +605,7 @@ def _decoded_again(text: str) -> str:
 def _each(
     variants: list[_Segments], change: Callable[[_Segments], _Segments], room: _Room, kind: int = 0
 ) -> list[_Segments]:
-    """Return the changed variants that differ from the originals; `kind` is added to their kinds."""
+    """Return the changed variants that differ from their originals, with `kind` added to their kinds."""
     changed: list[_Segments] = []
     for before in variants:
         after = change(before)
@@ -630,7 +638,10 @@ def _without_matrix_parameters(variant: _Segments) -> _Segments:
 
 
 def _at_semicolons(variant: _Segments) -> _Segments:
-    """Cut parameters off inside keys and calls too, as a server does that does not parse keys."""
+    """Cut off parameters after a semicolon inside keys and calls too.
+
+    A server that does not parse keys does so.
+    """
     cut = [text.partition(";")[0] for text in variant.texts]
     if cut == variant.texts or cut == _without_matrix_parameters(variant).texts:
         return variant
@@ -638,9 +649,9 @@ def _at_semicolons(variant: _Segments) -> _Segments:
 
 
 def _at_end_of_path(variant: _Segments) -> _Segments:
-    """Read an encoded question mark or number sign as the end of the path.
+    """Interpret an encoded question mark or number sign as the end of the path.
 
-    In the name of a guest account, `#EXT#` is part of the name.
+    In the user principal name of a guest account, `#EXT#` is part of the name.
     """
     for at, text in enumerate(variant.texts):
         if ("?" in text or "#" in text) and _GUEST.fullmatch(text) is None:
@@ -649,13 +660,13 @@ def _at_end_of_path(variant: _Segments) -> _Segments:
 
 
 def _trimmed(variant: _Segments) -> _Segments:
-    """Remove blanks, invisible characters and `()`, which are ignored in names, also after keys."""
+    """Remove blanks, invisible characters and `()`, which servers ignore in names, also after keys."""
     texts = [text if _UNTRIMMED.search(text) is None else trimmed(text) for text in variant.texts]
     return _Segments(variant.kind | SHADOW, texts)
 
 
 def _with_colons_joined(variant: _Segments) -> _Segments:
-    """Read `root/:/a` as `root:/a`."""
+    """Interpret the path `root/:/a` as `root:/a`."""
     if ":" not in variant.texts:
         return variant
     texts: list[str] = []
@@ -672,10 +683,12 @@ def _with_whole_parentheses(variant: _Segments) -> _Segments:
 
 
 def _without_dots(variant: _Segments) -> list[_Segments]:
-    """Remove dot segments (RFC 3986 §5.2.4) and empty segments, in both orders if the order matters.
+    """Remove dot segments (RFC 3986 §5.2.4) and empty segments of a path.
 
-    No id contains a dot segment. So rules that block or filter count for an interpretation with one even if
-    the upstream never uses it.
+    If the order matters, do it in both orders.
+
+    No id contains a dot segment. So rules that block or filter apply to an interpretation with a dot segment
+    even if the upstream never uses it.
     """
     merged = _resolved([text for text in variant.texts if text])
     kind = variant.kind
@@ -692,7 +705,7 @@ def _resolved(texts: Iterable[str]) -> list[str]:
     for text in texts:
         if text == "..":
             if not kept:
-                raise MalformedTarget("dot segments lead above the root")
+                raise MalformedTarget("dot segments in the path lead above its root")
             kept.pop()
         elif text == "$":  # OData libraries ignore such a segment anywhere in the path
             raise MalformedTarget("a segment of the path is only a dollar sign")
@@ -702,10 +715,10 @@ def _resolved(texts: Iterable[str]) -> list[str]:
 
 
 def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
-    """Return every combination of the segments' interpretations, with all names of each.
+    """Return every combination of the segments' interpretations, with all names of each combination.
 
-    `items/x:/permissions/a.txt` is the file `a.txt`, and no rule for permissions may allow it: no wildcard
-    matches `x:` or `root:` as an id. Such a rule may block it.
+    The path `items/x:/permissions/a.txt` names the file `a.txt`, so no rule for permissions may allow it. No
+    wildcard matches `x:` or `root:` as an id. A rule for permissions may block this path.
     """
     forms = []
     loosely: list[Name] = []
@@ -719,7 +732,7 @@ def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
             raise MalformedTarget("the path has too many interpretations")
         # The limit is checked before they are made: each combination has all names of each of its segments.
         if len(texts) * prod(sum(len(each.names) for each in options) for options in meanings) > MAX_PARTS:
-            raise MalformedTarget("the path has too many names")
+            raise MalformedTarget("the path has too many names that rules may match")
         if form.openings:
             readings = [_combined(variant.kind, choice) for choice in product(*meanings)]
             loosely += [name for reading in readings for name in reading.names]
@@ -743,7 +756,7 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
     for meaning in choice:
         kind |= meaning.kind
         if len(names) * len(meaning.names) > MAX_READINGS:
-            raise MalformedTarget("the path has too many names")
+            raise MalformedTarget("the path has too many names that rules may match")
         names = [name + parts for name in names for parts in meaning.names]
     return Reading(
         kind,
@@ -759,37 +772,39 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
 
 
 def _query_decoded(query: str) -> str:
-    """Decode a query once. Raise MalformedTarget if it cannot be decoded."""
+    """Percent-decode a query once. Raise MalformedTarget if the query cannot be decoded."""
     if _BAD_ESCAPE.search(query):
-        raise MalformedTarget("a percent sign is not followed by two hexadecimal digits")
+        raise MalformedTarget(
+            "a percent sign in the request target is not followed by two hexadecimal digits"
+        )
     try:
         decoded = _unescaped(query).decode("utf-8")
     except UnicodeDecodeError:
-        raise MalformedTarget("the target is not UTF-8 after decoding") from None
+        raise MalformedTarget("the request target is not UTF-8 after percent-decoding") from None
     if "\0" in decoded:
-        raise MalformedTarget("the query contains a NUL after decoding")
+        raise MalformedTarget("the decoded query contains a NUL character")
     return decoded
 
 
 def _parameter_aliases(query: str) -> dict[str, str]:
-    """Return the values of `@name=…`, which may give a key in the path.
+    """Return the values of the query's parameter aliases (`@name=…`), which may stand for a key in the path.
 
-    A name that occurs twice is refused, because its value is ambiguous.
+    A parameter alias that occurs twice is refused, because its value is ambiguous.
     """
     aliases: dict[str, str] = {}
     for piece in _PARAMETER_ALIAS.split(query)[1:]:
         name, _, value = piece.partition("&")[0].partition("=")
         name = fully_decoded(name).lower()
         if name in aliases:
-            raise MalformedTarget("a parameter alias has two values")
+            raise MalformedTarget("a parameter alias in the query has two values")
         aliases[name] = fully_decoded(value)
     return aliases
 
 
 def _options_of(path: str, query: str | None) -> dict[str, tuple[str, ...]]:
-    """Return the query options, those after an encoded question mark included.
+    """Return the query options of a target, including options after an encoded question mark.
 
-    `_at_end_of_path` cuts the latter off the path.
+    `_at_end_of_path` removes the encoded question mark and the text after it from the path.
     """
     within = _query_within(path) if "%" in path else ""
     return _parse_options(f"{query or ''}&{within}" if within else query or "")
@@ -805,9 +820,9 @@ def _query_within(path: str) -> str:
 
 
 def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str, ...]]:
-    """Parse a query into its options.
+    """Parse a query string into its options.
 
-    With `as_taken`, leave out names and values that only a further decoding produces.
+    With `as_taken`, leave out option names and values that only a further decoding produces.
     """
     options: dict[str, tuple[str, ...]] = {}
     repeated: dict[str, list[str]] = {}
@@ -820,7 +835,7 @@ def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str
         if name not in options:
             options[name] = values
         elif name.startswith("@"):
-            raise MalformedTarget("a parameter alias has two values")
+            raise MalformedTarget("a parameter alias in the query has two values")
         else:
             repeated.setdefault(name, []).extend(values)
     for name, more in repeated.items():
@@ -830,7 +845,7 @@ def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str
         if any(
             fold(name) in aliases for values in aliases.values() for name in _ALIAS.findall(" ".join(values))
         ):
-            raise MalformedTarget("a parameter alias refers to another one")
+            raise MalformedTarget("a parameter alias in the query refers to another parameter alias")
         room = MAX_WRITTEN_OUT
         readings = max(map(len, aliases.values()))
         for name, values in options.items():
@@ -844,9 +859,11 @@ def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str
 def _written_out(
     values: Sequence[str], aliases: Mapping[str, tuple[str, ...]], readings: int, room: int
 ) -> list[str]:
-    """Replace the aliases in the values (OData 4.01 part 2 §5.3), once for each interpretation of an alias.
+    """Replace the parameter aliases in the values (OData 4.01 part 2 §5.3).
 
-    `room` is the highest number of characters in the result.
+    Do it for each interpretation of an alias.
+
+    `room` is the maximum number of characters in the result.
     """
     written: list[str] = []
     for value in values:
@@ -858,7 +875,7 @@ def _written_out(
         longest = {name: max(map(len, each)) for name, each in known.items()}
         room -= readings * (len(value) + sum([longest[name] for name in names]))
         if room < 0:
-            raise MalformedTarget("parameter aliases stand for too much text")
+            raise MalformedTarget("parameter aliases in the query expand to too much text")
         for reading in range(readings):
             chosen = {name: each[min(reading, len(each) - 1)] for name, each in known.items()}
             pieces[1::2] = [chosen[name] for name in names]
@@ -867,16 +884,16 @@ def _written_out(
 
 
 def _name_taken(name: str) -> str:
-    """Return the name of an option, decoded once.
+    """Return the name of a query option, decoded once.
 
-    A name that only looks like `$top` is another option to the upstream.
+    To the upstream, a name that only looks like `$top` is the name of another option.
     """
     name = _name_decoded(name)
     return (name if name.isascii() else unicodedata.normalize("NFC", name)).casefold().removeprefix("$")
 
 
 def _doubtful_names(query: str) -> frozenset[str]:
-    """Return the names that options have only after blanks, invisible characters and the like are removed."""
+    """Return option names that arise only if blanks, invisible characters and the like are removed."""
     found: set[str] = set()
     for piece in query.split("&"):
         name = piece.partition("=")[0]
@@ -891,9 +908,10 @@ def _name_decoded(name: str) -> str:
 
 
 def _value_readings(value: str, *, as_taken: bool = False) -> tuple[str, ...]:
-    """Return the interpretations of a value.
+    """Return the interpretations of a query option's value.
 
-    These are the value as OData reads it, as a form does (`+` is a space), and decoded as often as possible.
+    These interpretations are the value as OData reads it, as a form does (`+` is a space), and decoded as
+    often as possible.
     """
     once = _leniently_decoded(value)
     if as_taken:
@@ -918,9 +936,9 @@ def _leniently_decoded(text: str) -> str:
 
 
 def _unescaped(text: str) -> bytes:
-    """Unescape text like `unquote_to_bytes`, which takes a step for each escape.
+    """Decode percent escapes like `unquote_to_bytes`, which takes a step for each escape.
 
-    Text with many escapes is unescaped as a Python literal, which decodes them all at once.
+    Text with many percent escapes is decoded as a Python literal, which decodes all escapes at once.
     """
     if text.count("%") <= _FEW_ESCAPES:
         return unquote_to_bytes(text)

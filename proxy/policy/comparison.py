@@ -1,4 +1,4 @@
-"""A condition as plain values: its source, its name and its tests."""
+"""A condition of a rule as plain values: its source, its name and its tests."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Operator = Literal[
 
 
 class Comparison(msgspec.Struct, frozen=True, array_like=True):
-    """One operator and the operand that it compares with."""
+    """One comparison operator of a condition, and the operand that it compares with."""
 
     operator: Operator
     operand: Scalar | tuple[Scalar, ...]
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
-    """A condition that holds if all tests hold for the value `name` of `source`.
+    """A condition of a rule that holds if all tests hold for the value `name` of `source`.
 
-    `name` is empty for `status`.
+    `name` is empty if `source` is `status`.
     """
 
     source: Literal["param", "query", "header", "body", "status", "response_header", "property"]

@@ -1,4 +1,4 @@
-"""Compile a ruleset to matchers, once per ruleset."""
+"""Compile a ruleset to matchers for requests, once per ruleset."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _NO_PLANS: Final[Any] = {}
 
 
 def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) -> None:
-    """Remember a plan of a method under its key.
+    """Remember the evaluation plan of a method under its key.
 
-    If the memory is full, all plans are removed first; the common ones return soon.
+    If the memo is full, it first removes all plans; plans of common requests are soon made again.
     """
     if sum(map(len, plans.values())) >= _MAX_PLANS:
         plans.clear()
@@ -56,7 +56,7 @@ def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) ->
 
 
 class CompiledRuleset:
-    """The plans of a ruleset, each remembered for all paths of the same shape."""
+    """The evaluation plans of a ruleset; all paths of the same shape share one remembered plan."""
 
     def __init__(self, rule_count: int, rules: RuleFinder) -> None:
         self.rule_count = rule_count
@@ -85,9 +85,10 @@ class CompiledRuleset:
         return plan or self._plan_by_path(method, target, target.path)
 
     def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
-        """Return the plan of a shape.
+        """Return the evaluation plan for a path shape.
 
-        Return None if a rule has a condition on a parameter, because the shape does not contain its value.
+        Return None if a rule has a condition on a path parameter, because the shape does not contain the
+        parameter's value.
         """
         readings = (Reading(CERTAIN, (Name(shape, shape),)),)
         if self.rules.tests_parameters(readings):
@@ -107,9 +108,9 @@ class CompiledRuleset:
 def compile_ruleset(
     ruleset: Ruleset, check_of: CheckOf | None = None, schemas: Schemas = NO_SCHEMAS
 ) -> CompiledRuleset:
-    """Compile a ruleset in one go.
+    """Compile a ruleset in one go, without pauses for the event loop.
 
-    `check_of` makes the check of each part of a rule; the default is `compile_part`.
+    `check_of` compiles each part of a rule to its check; the default is `compile_part`.
     """
     slices = compile_in_slices(ruleset, check_of, schemas)
     while True:
@@ -123,9 +124,9 @@ def compile_ruleset(
 def compile_in_slices(
     ruleset: Ruleset, check_of: CheckOf | None = None, schemas: Schemas = NO_SCHEMAS
 ) -> Generator[None, None, CompiledRuleset]:
-    """Compile a ruleset, and yield after some hundred microseconds of work.
+    """Compile a ruleset, and yield after every few hundred microseconds of work.
 
-    So an event loop can run other tasks in between.
+    So an event loop can run other tasks between the slices of the compilation.
     """
     tree: PathTree[Entry] = PathTree()
     words = {"$value": "$value"}

@@ -1,4 +1,4 @@
-"""One compiled rule of a ruleset: its checks, and its decision under each of its patterns."""
+"""One compiled rule of a ruleset: its checks, and its decision for each of its path patterns."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class CompiledRule:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A rule under one of its patterns."""
+    """A compiled rule together with one of its path patterns."""
 
     compiled: CompiledRule
     pattern: Pattern
     keys: tuple[int, ...]  # positions where the pattern matches any key
 
     def path_holds(self, name: Name, method: str) -> int:
-        """Return whether the pattern and the conditions on parameters hold for this name of a path.
+        """Return whether the pattern and the conditions on path parameters hold for this name of a path.
 
-        An operation in the place of a key may be a key. So the result is INDETERMINATE, which is enough to
-        block and not enough to allow.
+        A path segment that names an operation in the place of a key may be a key. So the result is
+        INDETERMINATE: a blocking rule applies, but an allowing rule does not.
         """
         if name.relations and any(at in name.relations for at in self.keys):
             return NO
@@ -100,9 +100,9 @@ class Entry:
 
 @dataclass(slots=True)
 class Candidate:
-    """A rule for one name of the path, with the step that applies.
+    """A rule that matches one name of the path, with the step of the rule that applies.
 
-    If the name contains a hidden property, that step blocks.
+    If the path's name contains a hidden property, the step blocks the request.
     """
 
     entry: Entry
@@ -115,7 +115,7 @@ class Candidate:
 
     @property
     def probed(self) -> bool:
-        """True if the step only blocks queries that probe."""
+        """True if the rule's step only blocks queries that probe for hidden properties."""
         return self.step is self.entry.compiled.probing
 
     @property
@@ -183,7 +183,7 @@ def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
 
 
 def asks_as_taken(rule: Rule, part: Part) -> bool:
-    """Return whether the part evaluates the query only as the upstream reads it."""
+    """Return whether this part of a rule evaluates the query only as the upstream reads it."""
     return rule.verdict == "allow" and isinstance(part, Condition) and part.source == "query"
 
 
@@ -192,7 +192,7 @@ def parameter_conditions(rule: Rule) -> list[Condition]:
 
 
 def parts_asked(rule: Rule) -> list[Part]:
-    """Return the parts of a rule except methods, paths and parameters, in the order of its step's checks."""
+    """Return the parts of a rule except methods, paths and parameters, in the order of the step's checks."""
     # Conditions on bodies come last: a cheaper check may make parsing unnecessary.
     conditions = [condition for condition in rule.conditions if condition.source != "param"]
     conditions.sort(key=lambda condition: condition.source in ("body", "property"))

@@ -1,8 +1,8 @@
-"""Conditions as functions of the facts, with three results.
+"""Rule conditions as functions of the facts, with the results YES, NO and INDETERMINATE.
 
-A value that can be read in two ways is `INDETERMINATE`, so that its spelling never decides. A rule that
-blocks treats INDETERMINATE as yes, and a rule that allows as no. A rule that filters then filters, and the
-search for a deciding rule goes on.
+The result for a value that servers may read in two ways is `INDETERMINATE`, so that its spelling never
+decides. A rule that blocks treats INDETERMINATE as yes, and a rule that allows treats it as no. If the result
+for a rule that filters is INDETERMINATE, the rule filters, and the search for a deciding rule continues.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _NEGATIVE: Final = frozenset(("not_equals", "not_in"))
 
 
 class InvalidRegex(ValueError):
-    """RE2 rejects the expression."""
+    """The RE2 library rejects the regular expression."""
 
 
 def compile_check(condition: Condition) -> Check:
-    """Compile a condition on any source but `param`.
+    """Compile a condition on any source except `param`.
 
-    The values of `param` belong to the path: see `compile_values_test`.
+    The values of the source `param` belong to the path: see `compile_values_test`.
     """
     test = compile_values_test(condition)
     match condition.source:
@@ -66,13 +66,15 @@ def compile_check(condition: Condition) -> Check:
         case "property":
             return _property_check(property_path(condition.name), test, looks_of(condition))
         case "param":
-            raise ValueError("a condition on `param` is tested with the path, by compile_values_test")
+            raise ValueError(
+                "compile a condition on `param` by compile_values_test, which tests it with the path"
+            )
 
 
 def compile_values_test(condition: Condition) -> ValuesTest:
-    """Compile a test of all occurrences of a value.
+    """Compile the tests of a condition to one test of all occurrences of a value.
 
-    If the occurrences have different results, the test is indeterminate.
+    If the tests have different results for two occurrences of the value, the result is INDETERMINATE.
     """
     caseless = _is_caseless_id if condition.source == "param" else _always
     tests = [_value_test(test, caseless) for test in condition.tests]
@@ -100,12 +102,12 @@ def _test_of_all(one: ValueTest, missing: int) -> ValuesTest:
 
 
 def compile_regex(pattern: str, *, any_case: bool = False) -> Any:
-    """Compile a linear-time expression of bounded size.
+    """Compile a regular expression of bounded size that runs in linear time.
 
     Raise InvalidRegex for the same patterns with and without `any_case`.
     """
     if len(pattern) > MAX_REGEX_LENGTH:
-        raise InvalidRegex(f"longer than {MAX_REGEX_LENGTH} characters")
+        raise InvalidRegex(f"the regular expression is longer than {MAX_REGEX_LENGTH} characters")
     options = re2.Options()
     # two letters for each one need little more memory
     options.max_mem = MAX_REGEX_MEMORY * (8 if any_case else 1)
@@ -144,7 +146,7 @@ def _of_few(test: ValuesTest) -> ValuesTest:
 
 
 def looks_of(condition: Condition) -> int:
-    """Return the cost of testing one value, in comparisons."""
+    """Return the cost of testing one value against the condition, in comparisons."""
     return sum(_LOOKS_OF_REGEX if test.operator == "matches" else 1 for test in condition.tests)
 
 
@@ -168,9 +170,9 @@ def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Chec
 
 
 def for_an_allow(check: Check, option: str) -> Check:
-    """Return the check of a query option for a rule that allows.
+    """Return the check of a query option for a rule with the verdict `allow`.
 
-    An interpretation of the query that the upstream never uses counts neither for the rule nor against it.
+    An interpretation of the query that the upstream never uses does not affect the result of this check.
     """
     name = option_name(option)
 
@@ -182,9 +184,9 @@ def for_an_allow(check: Check, option: str) -> Check:
 
 
 def for_the_log(check: Check, *, of_response: bool) -> Check:
-    """Return the check for a rule that only logs.
+    """Return the check for a rule with the verdict `log_only`.
 
-    It never waits for a body, and it never refuses a body that cannot be read.
+    The check of a rule that only logs never waits for a body, and accepts a body that cannot be read.
     """
 
     def check_if_read(request: RequestFacts, response: ResponseFacts | None) -> int:
@@ -203,9 +205,9 @@ def for_the_log(check: Check, *, of_response: bool) -> Check:
 
 
 def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Sequence[str]:
-    """Return the values of a header field.
+    """Return the values of a header field for conditions.
 
-    If a value is a list (RFC 9110 §5.6.1), its elements count as values too.
+    If the header field's value is a list (RFC 9110 §5.6.1), its elements count as values too.
     """
     size = len(wanted)
     found = [value for name, value in headers if len(name) == size and name.lower() == wanted]
@@ -218,7 +220,7 @@ def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Seque
 
 
 def when_missing(test: Comparison) -> int:
-    """Return the result of the test for a missing value."""
+    """Return the result of the condition's test for a missing value."""
     if test.operator == "exists":
         return NO if test.operand else YES
     return INDETERMINATE if test.operator in _NEGATIVE else NO
@@ -332,7 +334,7 @@ def _compared(value: Value, holds: Callable[[int | float], bool]) -> int:
 
 def _numeric(operand: Scalar | tuple[Scalar, ...]) -> int | float:
     if isinstance(operand, bool) or not isinstance(operand, int | float):
-        raise ValueError("at_least and at_most compare with a number")
+        raise ValueError("the value of at_least or at_most must be a number")
     return operand
 
 

@@ -1,4 +1,4 @@
-"""Find the paths of the content that addresses in a response open without a token."""
+"""Find the paths of content that a client can open without a token, by addresses in a response."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CONTENT_WORDS: Final = frozenset(
 
 
 class Stem(Enum):
-    """A part of a path with which another path begins."""
+    """A part of a request path with which the path of an implied request begins."""
 
     WHOLE = "all of it"
     BEFORE_DELTA = "all but a last `delta`"
@@ -59,7 +59,7 @@ class Stem(Enum):
 
 
 def stems_of(name: Name, stem: Stem) -> list[Name]:
-    """Return the names that the part of the path has."""
+    """Return the names of the part of the path that `stem` describes."""
     if stem is Stem.WHOLE:
         return [name]
     if stem is Stem.BEFORE_DELTA:
@@ -75,7 +75,7 @@ def _belongs_to_item(word: str) -> bool:
 
 
 def _drives_of(name: Name) -> Iterator[int]:
-    """Yield where the name of a drive ends, if the response may contain several items of the drive."""
+    """Yield the end of a drive's name in the path, if the response may contain several items of the drive."""
     words = name.folded
     for at, word in enumerate(words):
         end = at + 1 if word == _DRIVE else at + 2 if word == _DRIVES else 0
@@ -84,7 +84,7 @@ def _drives_of(name: Name) -> Iterator[int]:
 
 
 def _is_one_item(words: tuple[str, ...]) -> bool:
-    """Return True if the path leads to one item by its key, or to a part of it."""
+    """Return True if the path leads to one drive item by its key, or to a part of the item."""
     return words[:1] == (ITEMS,) and (len(words) == 2 or (len(words) > 2 and _belongs_to_item(words[2])))
 
 
@@ -93,7 +93,7 @@ def _first(name: Name, size: int) -> Name:
 
 
 def may_open(name: Name, method: str) -> bool:
-    """Return True if the response may contain objects, and so addresses of content."""
+    """Return True if the response may contain objects, and therefore addresses of their content."""
     words = name.folded
     if not words or words[-1] in _NO_OBJECTS or method == "DELETE":
         return False
@@ -104,7 +104,7 @@ def may_open(name: Name, method: str) -> bool:
 
 
 def _is_key(name: Name, at: int) -> bool:
-    """Return True if the segment is an id or the path of a file, whatever it spells."""
+    """Return True if the path segment is an id or the path of a file, whatever its text is."""
     return at in name.keys or name.folded[at - 1] == ITEMS
 
 
@@ -117,13 +117,13 @@ def opens_any_drive(name: Name) -> bool:
 
 
 def handed_over(names: Iterable[Name]) -> dict[str, str]:
-    """Return the operations whose response is an address of content, each with the method that opens it."""
+    """Return operations whose response is an address of content, each with the method that opens it."""
     found = [_HANDED_OVER.get(name.folded[-1]) for name in names]
     return {operation: method for each in found if each is not None for operation, method in (each,)}
 
 
 def addresses_within(names: Iterable[Name]) -> tuple[str, ...]:
-    """Return the property paths of addresses in the responses to requests of these names."""
+    """Return the property paths of content addresses in responses to requests of these names."""
     words = {word for name in names for word in name.folded}
     paths: dict[str, None] = {}
     for address in GRAPH_FACTS.addresses:

@@ -1,7 +1,8 @@
-"""Decide on a request: facts of the request, and of the response, go in; a verdict and a reason come out.
+"""Decide on a request: from facts of the request and of the response to a verdict and a reason.
 
-A plan has the rules for one method and path. It has one lane for each interpretation of the path: rules in
-file order, tried until one decides. The strictest verdict of all lanes is the verdict of the request.
+A plan contains the rules for one method and one path. A plan has one lane for each interpretation of the
+path: rules in file order, tried until one of them decides. The strictest verdict of all lanes of the plan is
+the verdict of the request.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class Decision:
 
     @property
     def rule_ids(self) -> tuple[str, ...]:
-        """The rules that contributed to the verdict, `rule_id` included and rules that only log excluded."""
+        """Ids of all rules that contributed to the verdict, including `rule_id`.
+
+        Rules that only log are left out.
+        """
         return self.several_rule_ids or (self.rule_id,)
 
 
@@ -48,7 +52,7 @@ Known = dict[Check | QueryGuard, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rule that applies to the path: its checks, and its decision if all checks hold."""
+    """A rule that applies to the path: its checks, and its decision if all of these checks hold."""
 
     checks: tuple[Check, ...]
     decision: Decision
@@ -102,9 +106,9 @@ class Lane:
     def evaluate(
         self, request: RequestFacts, response: ResponseFacts | None = None, known: Known | None = None
     ) -> Decision:
-        """Return the decision of this lane.
+        """Return the decision of the rules for one interpretation of the path.
 
-        The lanes of one request share `known`, if there are several.
+        The lanes of one request share check results in `known`, if there are several lanes.
         """
         if self.constant is not None:
             return self.constant
@@ -141,9 +145,9 @@ class Lane:
         return _with_logged(decision, logged)
 
     def _with_logged(self, decision: Decision, logged: tuple[str, ...]) -> Decision:
-        """Return the decision with the logging rules.
+        """Return the decision together with the ids of the rules that only log.
 
-        The result is remembered, because the same rules log again and again.
+        The combined decision is remembered, because the same rules log again and again.
         """
         key = (decision.rule_id, decision.verdict, logged)
         known = self._logged.entries.get(key)
@@ -163,14 +167,14 @@ class ImpliedRules:
         raise NotImplementedError
 
     def may_imply(self, target: Target) -> bool:
-        """Return False if a request to this target certainly implies no other, whatever its body is."""
+        """Return False if a request to this target certainly implies no other request, with any body."""
         raise NotImplementedError
 
     def requests(self, request: RequestFacts) -> Iterator[Implied]:
-        """Yield the implied requests.
+        """Yield the requests that a request implies.
 
-        Raise MalformedTarget if the request cannot be read, and BodyNeeded if the body may imply some and was
-        not read.
+        Raise MalformedTarget if the request cannot be read. Raise BodyNeeded if an unread body may imply
+        requests.
         """
         raise NotImplementedError
 
@@ -179,7 +183,7 @@ class ImpliedRules:
 
 
 class ImpliedDecision(NamedTuple):
-    """The verdict on an implied request alone, and its effect on the request."""
+    """The verdict on an implied request alone, and the effect of that verdict on the implying request."""
 
     implied: Implied
     way: Way  # the variant that decided
@@ -188,7 +192,7 @@ class ImpliedDecision(NamedTuple):
 
 
 class Plan:
-    """The rules for one method and path."""
+    """Evaluation plan: the rules for one method and path."""
 
     __slots__ = (
         "_foreseen",
@@ -242,11 +246,11 @@ class Plan:
         self._response_logs_request = any(step.reads_body for step in steps)
 
     def decide(self, request: RequestFacts) -> Decision:
-        """Return the verdict before the upstream is called.
+        """Return the verdict on a request before the upstream is called.
 
         Raise MalformedTarget if an encoded slash would change the verdict. Raise MalformedBody, a subclass of
-        it, if a condition needs a property of a body that is not JSON. Raise BodyNeeded if a condition needs
-        a body that was not read.
+        MalformedTarget, if a condition needs a property of a body that is not JSON. Raise BodyNeeded if a
+        condition needs a request body that was not read.
         """
         if self._response_logs_request:
             request.wanted_for_the_log = request.unread
@@ -282,18 +286,18 @@ class Plan:
         return decision
 
     def decides_without(self, target: Target) -> Decision | None:
-        """Return the verdict if it needs no facts of the request, not even its query; else None."""
+        """Return the verdict if it needs no facts of the request, not even its query; otherwise None."""
         return None if self.constant is None or self._may_imply(target) else self.constant
 
     def looks_at_query(self, target: Target) -> bool:
-        """Return True if the query may imply requests that a rule refuses or filters."""
+        """Return True if the request's query may imply requests that a rule refuses or filters."""
         return self._implied is not None and target.query is not None
 
     def _may_imply(self, target: Target) -> bool:
         return self._implied is not None and self._implied.may_imply(target)
 
     def implied_decisions(self, request: RequestFacts) -> Iterator[ImpliedDecision]:
-        """Evaluate each request that this one implies. Raise the same exceptions as `decide`."""
+        """Evaluate each request that the given request implies. Raise the same exceptions as `decide`."""
         rules = self._implied
         if rules is None:
             return
@@ -303,7 +307,7 @@ class Plan:
             yield ImpliedDecision(implied, way, alone, _effect_on_request(implied, way, alone))
 
     def decide_unseen(self, request: RequestFacts) -> Decision:
-        """Return the verdict on a request whose own response is not seen.
+        """Return the verdict on an implied read, whose own response the proxy does not see.
 
         Raise the same exceptions as `decide`.
         """
@@ -315,10 +319,10 @@ class Plan:
         return decision
 
     def decide_response(self, request: RequestFacts, decision: Decision, response: ResponseFacts) -> Decision:
-        """Make the decision on the request stricter by the response rules.
+        """Apply the response rules to a response, which can make the decision on the request stricter.
 
-        `block` replaces the response. Raise MalformedTarget if the response cannot be evaluated, and
-        BodyNeeded if its body was not read.
+        The verdict `block` of a response rule replaces the response. Raise MalformedTarget if the response
+        cannot be evaluated. Raise BodyNeeded if the response's body was not read.
         """
         if not self._response_lanes:
             return decision
@@ -350,7 +354,7 @@ class Plan:
             outcome = lane.evaluate(request, None, known)
             decision = outcome if decision is None else _strictest(decision, outcome)
         if decision is None:
-            raise MalformedTarget("the target has no certain interpretation")
+            raise MalformedTarget("the request target has no certain interpretation")
         for lane in self._slash_lanes:
             outcome = lane.evaluate(request, None, known)
             untaken = lane.default is NOTHING  # such an interpretation can only make the verdict stricter
@@ -362,9 +366,9 @@ class Plan:
 
 
 def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """Yield the steps of response rules that need only the request, up to the first that needs the response.
+    """Yield the steps of response rules before the first step that needs the response.
 
-    A path or query that names a hidden property is blocked before the upstream acts on it.
+    So a path or query that names a hidden property is blocked before the upstream acts on the request.
     """
     for lane in response_lanes:
         steps: list[Step] = []
@@ -379,7 +383,7 @@ def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
 
 
 def _unseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """Yield the response rules for a response that is not seen: conditions on it are indeterminate."""
+    """Yield the response rules for a response that is not seen: conditions on it are INDETERMINATE."""
     for lane in response_lanes:
         steps = [
             replace(step, checks=(indeterminate,)) if step.asks_response else step
@@ -397,14 +401,14 @@ def indeterminate(request: object, response: object) -> int:
 def _decided_alone(
     rules: ImpliedRules, implied: Implied, request: RequestFacts, left: list[int]
 ) -> tuple[Way, Decision]:
-    """Return the verdict of the rules that match one of its addresses, or else of the default."""
+    """Return the verdict of the rules that match an address of the implied request, else of the default."""
     by_rules: Decision | None = None
     by_default = NOTHING
     deciding = implied.ways[0]
     for way in implied.ways:
         left[0] -= 1
         if left[0] < 0:
-            raise MalformedTarget("the request implies too many requests")
+            raise MalformedTarget("the request implies too many other requests")
         facts = request.implied(way.method, way.target, implied.document)
         facts.implied_left = left
         plan = rules.plan(way, implied.scope)
@@ -445,9 +449,9 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
 
 
 def _can_hide(transforms: Transforms | None, place: str) -> bool:
-    """Return False if the place of the response is unknown, because `$expand=*` names no relation.
+    """Return False if `$expand=*` leaves the place of the properties to hide unknown.
 
-    Rules about types need no place.
+    Transforms by type do not need the place in the response.
     """
     if "*" not in place or transforms is None:
         return True
@@ -463,7 +467,7 @@ def _with_implied(decision: Decision, effect: Decision) -> Decision:
 
 
 def blocked_by_path(decision: Decision) -> Decision:
-    """Return the decision for a path that may name a hidden property, which only the response showed."""
+    """Return the blocking decision for a path that, as its response shows, may name a hidden property."""
     return replace(decision, verdict="block", transforms=None, reason="hiddenProperty")
 
 
@@ -475,9 +479,12 @@ def _asked_once(check: Check, request: RequestFacts, response: ResponseFacts | N
 
 
 def _strictest(first: Decision, second: Decision, *, in_order: bool = True) -> Decision:
-    """Return the stricter of two decisions: block before filter before allow.
+    """Return the stricter of two decisions.
 
-    `in_order` is False if the second rule precedes the first one in the file.
+    `block` is stricter than `filter`, and `filter` stricter than `allow`.
+
+    `in_order` is False if the rule of the second decision precedes the rule of the first decision in the
+    file.
     """
     by_rule = first.reason == "default" and second.reason != "default"
     if second.verdict == "block" and (first.verdict != "block" or by_rule):
@@ -500,7 +507,7 @@ def _with_logged(decision: Decision, logged: tuple[str, ...]) -> Decision:
 
 
 def _rules_of_both(first: Decision, second: Decision) -> tuple[str, ...]:
-    """Return the rules that contributed to either decision; empty if that is only one rule."""
+    """Return the ids of rules that contributed to either of two decisions; empty if only one rule did."""
     rule_ids = _merged(first.rule_ids, second.rule_ids)
     return rule_ids if len(rule_ids) > 1 else ()
 
@@ -516,7 +523,7 @@ def _combined(first: Transforms | None, second: Transforms | None) -> Transforms
 
 
 def _effect(decision: Decision) -> object:
-    """Return the parts of a decision that the client can notice."""
+    """Return the verdict and transforms of a decision, which are the parts that the client can notice."""
     return ("allow" if decision.verdict == "log_only" else decision.verdict), decision.transforms
 
 

@@ -1,4 +1,4 @@
-"""The end of a rule: the moment as a ruleset spells it, and the check that compares it with the clock."""
+"""The end of a rule: the time in a ruleset's `until`, and the check that compares it with the clock."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _EXAMPLE: Final = "2027-01-31T00:00:00Z or 2027-01-31T00:00:00+01:00"
 
 
 def parse_until(text: str) -> Until:
-    """Parse the moment at which a rule ends. Raise ValueError if the text is not one."""
+    """Parse the time in `until`, at which a rule ends. Raise ValueError if the text is not a valid time."""
     if not _MOMENT.fullmatch(text):
         if _WITHOUT_OFFSET.fullmatch(text):
-            raise ValueError(f"a moment needs its date, its time and its offset from UTC: write {_EXAMPLE}")
-        raise ValueError(f"a moment must be a time of RFC 3339: write {_EXAMPLE}")
+            raise ValueError(f"`until` needs a date, a time and an offset from UTC: write {_EXAMPLE}")
+        raise ValueError(f"`until` must be an RFC 3339 time: write {_EXAMPLE}")
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError:
-        raise ValueError(f"this day does not exist: write {_EXAMPLE}") from None
+        raise ValueError(f"the date in `until` does not exist: write {_EXAMPLE}") from None
     if not 1970 < moment.year < 9999:
-        raise ValueError("a moment must be between the years 1971 and 9998")
+        raise ValueError("the time in `until` must be between the years 1971 and 9998")
     return Until(moment.timestamp())
 
 
 def ending_check(until: Until) -> Check:
-    """Return a check that holds before the moment, and does not hold at the moment itself."""
+    """Return a check that holds before the rule's end, and does not hold at the exact time of the end."""
     end = until.end
     return lambda request, response: _before(end, request, response)
 
@@ -47,6 +47,6 @@ def _before(end: float, request: RequestFacts, response: ResponseFacts | None) -
 
 
 def moment_text(seconds: float) -> str:
-    """Write a moment in UTC as a ruleset spells it."""
+    """Write a time in UTC in the form that a ruleset uses."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="seconds" if not moment.microsecond else "microseconds")[:-6] + "Z"

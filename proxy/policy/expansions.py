@@ -28,9 +28,9 @@ Options = dict[str, tuple[str, ...]]
 
 
 class Expansion(NamedTuple):
-    """A relation that is expanded.
+    """A relation that `$expand` names.
 
-    `options` are those in its parentheses, in the form of query options.
+    `options` are the options in the relation's parentheses, in the form of query options.
     """
 
     path: tuple[str, ...]  # segments with casts, as sent
@@ -44,9 +44,9 @@ _known: Final[BoundedMemo[str, tuple[Expansion, ...]]] = BoundedMemo(
 
 
 def expansions_of(text: str) -> tuple[Expansion, ...]:
-    """Return the relations in a value of `$expand`, with either kind of quotes.
+    """Return the relations in a value of `$expand`, read with single and with double quotes.
 
-    Raise MalformedTarget if the value cannot be parsed.
+    Raise MalformedTarget if the value of `$expand` cannot be parsed.
     """
     found = _known.entries.get(text)
     if found is None:
@@ -56,9 +56,9 @@ def expansions_of(text: str) -> tuple[Expansion, ...]:
 
 
 def _read_with(text: str, each: tuple[str, ...]) -> dict[Expansion, None]:
-    """Return the relations that any parser finds.
+    """Return the relations that any of the possible parsers finds in a value of `$expand`.
 
-    Some parsers may reject the text, but not all.
+    The text is refused only if all of these parsers reject it.
     """
     read: dict[Expansion, None] = {}
     refusals: list[MalformedTarget] = []
@@ -90,7 +90,7 @@ def _expansion(item: str, quotes: str) -> Expansion:
     if not all(map(_SEGMENT.fullmatch, segments)) or segments[0] in _OPTIONS_OF_ITEMS:
         raise MalformedTarget(_UNREADABLE)
     if len(segments) > MAX_SEGMENTS or sum("." in segment for segment in segments) > MAX_CASTS:
-        raise MalformedTarget("$expand has too long a path")
+        raise MalformedTarget("a path in $expand is too long")
     return Expansion(segments, tuple(options.items()), _levels(options.get("levels", ())))
 
 
@@ -109,7 +109,7 @@ def _options(text: str, quotes: str) -> Options:
 
 
 def _levels(values: tuple[str, ...]) -> int:
-    """Return how many levels of the relation are expanded: MAX_LEVELS if it is not a small number."""
+    """Return the number of levels of a relation that `$expand` returns, at most MAX_LEVELS."""
     levels = 1
     for value in values:
         text = value.strip()
@@ -118,9 +118,9 @@ def _levels(values: tuple[str, ...]) -> int:
 
 
 def _split(text: str, separators: str, quotes: str) -> list[str]:
-    """Split the text at separators outside strings and parentheses.
+    """Split the text of `$expand` at separators outside strings and parentheses.
 
-    Raise MalformedTarget if a string or parenthesis is not closed.
+    Raise MalformedTarget if a string or parenthesis in the text is not closed.
     """
     pieces: list[str] = []
     begin = depth = 0
@@ -149,5 +149,5 @@ def _split(text: str, separators: str, quotes: str) -> list[str]:
 
 
 def property_place(path: tuple[str, ...]) -> str:
-    """Return the property path of the expanded objects in a response: without casts and `$ref`."""
+    """Return the property path of the expanded objects in a response, without casts and `$ref`."""
     return ".".join([fold(segment) for segment in path if "." not in segment and segment[0] != "$"])

@@ -1,4 +1,4 @@
-"""Facts of a request and its response, against which rules are evaluated."""
+"""Facts of a request and of its response, against which rules are evaluated."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _MAX_TEXT: Final = 8_000_000  # sum of `folding_cost` for all conditions: a thir
 
 
 class MalformedBody(MalformedTarget):
-    """A condition needs a property of a request body that is not JSON in UTF-8: 400 badRequest."""
+    """A condition needs a property of a body that is not JSON in UTF-8. The response is 400 badRequest."""
 
 
 class BodyNeeded(Exception):
-    """A rule that decides needs a body that was not read yet."""
+    """The rule that decides needs a body that was not read yet."""
 
 
 class Composite:
-    """Placeholder for an object or an empty array where a condition looks for one value."""
+    """Placeholder for an object or an empty array if a condition expects one value."""
 
 
 COMPOSITE: Final = Composite()
@@ -39,7 +39,7 @@ Value = str | int | float | bool | None | Composite
 
 
 class Looks:
-    """Number of values that rules may still look at, in one document or in all sub-requests of a `$batch`."""
+    """Number of values that rules may still examine, in one document or in all sub-requests of a `$batch`."""
 
     __slots__ = ("text", "values")
 
@@ -49,7 +49,7 @@ class Looks:
 
 
 class RequestFacts:
-    """Facts of one request.
+    """Facts of one request that rules can test.
 
     `unread` is True if the request has a body that was not read yet.
     """
@@ -94,9 +94,9 @@ class RequestFacts:
         self._document: _Document | None = None
 
     def as_taken(self) -> RequestFacts:
-        """Return the facts with the query options as the upstream reads them.
+        """Return the facts of the request with the query options as the upstream reads them.
 
-        They are meant for conditions on the query, and have no body.
+        Such facts are only for conditions on the query, and have no body.
         """
         target = self.target.as_taken
         if target is self.target:
@@ -104,13 +104,13 @@ class RequestFacts:
         return self.without_body(self.method, target)
 
     def without_body(self, method: str, target: Target) -> RequestFacts:
-        """Return the facts of another request that the same client sends at the same moment."""
+        """Return the facts of another request that the same client sends at the same time."""
         return RequestFacts(method, target, self.headers, self.client_ip, self.now, None, self._looks)
 
     def implied(self, method: str, target: Target, document: object = None) -> RequestFacts:
-        """Return the facts of an implied request, as if the same client had sent it alone.
+        """Return the facts of an implied request, as if the same client had sent it separately.
 
-        `document` is its body.
+        `document` is the parsed body of the implied request.
         """
         other = self.without_body(method, target)
         if document is not None:
@@ -118,36 +118,39 @@ class RequestFacts:
         return other
 
     def take_document(self, document: object) -> None:
-        """Use an object of another request's body as the body."""
+        """Use an object in the body of another request as the body of this request."""
         self._document = _Document(None, self._looks or Looks())
         self._document.root = document
 
     @property
     def body_known(self) -> bool:
-        """True unless there may be a body whose content is unknown."""
+        """True unless the request may have a body whose content is unknown."""
         return True
 
     @property
     def has_document(self) -> bool:
-        """True if the body was parsed already, or is an object of another request's body."""
+        """True if the request's body was parsed already, or is an object of another request's body."""
         return self._document is not None
 
     @property
     def document(self) -> object:
-        """The body as JSON; None without a body. Reading it may raise MalformedBody or BodyNeeded."""
+        """The parsed JSON body of the request; None without a body.
+
+        Reading this property may raise MalformedBody or BodyNeeded.
+        """
         return self._read().root
 
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
-        """Return the values that the property path leads to in the body; each counts as `cost` looks.
+        """Return the values that the property path leads to in the body; each value counts as `cost` looks.
 
-        Raise MalformedBody or BodyNeeded if the body cannot be read.
+        Raise MalformedBody or BodyNeeded if the request's body cannot be read.
         """
         return self._read().values(path, cost)
 
     def look(self, count: int) -> None:
-        """Count values of the body that a rule looks at.
+        """Count values of the request's body that a rule examines.
 
-        Raise MalformedBody if all rules together look at too many.
+        Raise MalformedBody if all rules together examine too many values.
         """
         self._read().look(count)
 
@@ -161,10 +164,10 @@ class RequestFacts:
 
 
 class ResponseFacts:
-    """Facts of a response.
+    """Facts of a response that rules can test.
 
-    `body` has no content coding. It is None or empty if the response has no body. `unread` is True if the
-    response has a body that was not read yet.
+    `body` is the response's body after decompression, without any content coding. `body` is None or empty if
+    the response has no body. `unread` is True if the response has a body that was not read yet.
     """
 
     __slots__ = ("_document", "body", "headers", "status", "unread", "wanted_for_the_log")
@@ -187,7 +190,7 @@ class ResponseFacts:
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
         """Return the values that the property path leads to in the response, or in an item of its `value`.
 
-        Raise MalformedBody or BodyNeeded if the body cannot be read.
+        Raise MalformedBody or BodyNeeded if the response's body cannot be read.
         """
         if self._document is None:
             if self.unread:
@@ -198,7 +201,7 @@ class ResponseFacts:
 
 
 class ItemReader:
-    """Look up values in the items of one response, within one limit for all items."""
+    """Reader of values in the items of one response, within one limit for all items."""
 
     __slots__ = ("_looks",)
 
@@ -208,13 +211,13 @@ class ItemReader:
     def values(self, item: object, path: tuple[str, ...], cost: int) -> Sequence[Value]:
         """Return all values that the property path leads to in `item`, which `parse_document` made.
 
-        Raise MalformedBody if rules look at too many values.
+        Raise MalformedBody if rules examine too many values of the response.
         """
         return self._looks.values_in(item, path, cost)
 
 
 def parse_document(body: bytes) -> object:
-    """Parse JSON and keep every occurrence of a name: an object is a dict of lists by folded names."""
+    """Parse JSON and keep every occurrence of a name: each object becomes a dict of lists by folded names."""
     try:
         text = json_text.readable(body).decode("utf-8")
         return json.loads(text, object_pairs_hook=_all_members, parse_constant=_refuse_constant)
@@ -232,7 +235,7 @@ def _refuse_many_values(body: bytes) -> None:
     except json_text.JsonTextError:
         raise MalformedBody("a rule needs the body, which is not JSON in UTF-8") from None
     if many:
-        raise MalformedBody("the body has too many values for a rule to look at")
+        raise MalformedBody("the body has too many JSON values for a rule to examine")
 
 
 def property_path(path: str) -> tuple[str, ...]:
@@ -240,7 +243,7 @@ def property_path(path: str) -> tuple[str, ...]:
 
 
 class _Document:
-    """A body as JSON, or None without a body, and the values that rules have looked up in it."""
+    """A JSON body, or None without a body, and the values that rules have looked up in the body."""
 
     __slots__ = ("_costs", "_known", "_looks", "root")
 
@@ -257,9 +260,9 @@ class _Document:
         )
 
     def values(self, path: tuple[str, ...], cost: int) -> Sequence[Value]:
-        """Return all values that a property path leads to.
+        """Return all values that a property path leads to in the document.
 
-        Dots lead into objects and arrays.
+        Dots in a property path lead into objects and arrays.
         """
         found = self._known.get(path)
         if found is None:
@@ -270,23 +273,23 @@ class _Document:
         self.look(len(found) * cost)
         self._looks.text -= self._costs[path]
         if self._looks.text < 0:
-            raise MalformedBody("rules would look at too much text of the body")
+            raise MalformedBody("rules would have to examine too much text of the body")
         return found
 
     def values_in(self, value: object, path: tuple[str, ...], cost: int) -> Sequence[Value]:
-        """Return all values that a property path leads to from a part of a document."""
+        """Return all values that a property path leads to, starting from a part of a document."""
         found: list[Value] = []
         self._collect(value, path, 0, found)
         self.look(len(found) * cost)
         self._looks.text -= sum([folding_cost(each) for each in found if isinstance(each, str)])
         if self._looks.text < 0:
-            raise MalformedBody("rules would look at too much text of the body")
+            raise MalformedBody("rules would have to examine too much text of the body")
         return found
 
     def look(self, count: int) -> None:
         self._looks.values -= count
         if self._looks.values < 0:
-            raise MalformedBody("rules would look at too many values of the body")
+            raise MalformedBody("rules would have to examine too many values of the body")
 
     def _collect(self, value: object, path: tuple[str, ...], at: int, found: list[Value]) -> None:
         if isinstance(value, list):
@@ -308,10 +311,12 @@ def _all_members(pairs: list[tuple[str, object]]) -> dict[str, list[object]]:
     members: dict[str, list[object]] = {}
     for name, value in pairs:
         if ligatures(name) > MAX_LIGATURES:
-            raise MalformedBody("a name in the body is too long to be compared")
+            raise MalformedBody(
+                "a name in the body has too many characters that each expand to several characters"
+            )
         members.setdefault(fold(name), []).append(value)
     return members
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"the constant {name} is not JSON")

@@ -1,16 +1,17 @@
-"""Hide properties of a JSON text, and keep every other byte as it was.
+"""Hide properties of a JSON response, and keep every other byte unchanged.
 
-The following rules apply:
+The filter follows these rules:
 
 - A filter can find properties only by their names. A list item that is not an object, a bare `value` and a
-  top-level array have no names, and may be the hidden property itself: the response fails.
-- An annotation (`mail@odata.type`, `members@delta`) is hidden or kept with its property.
-- Under an allow list, the annotations of an object itself are removed, because `@odata.id`, `@odata.editLink`
-  and similar ones contain the object's key. Those that an SDK needs to read the object at all stay
-  (`_NEEDED_TO_READ`). Others can be allowed by name. At the top level, all `@odata.*` stay.
-- If a property is allowed in part (`manager.mail`) but is not an object, it has no such part. It is removed,
-  unless it is null.
-- Letter case is ignored, but a letter outside ASCII is never equal to one inside ASCII.
+  top-level array have no names, and may be the hidden property itself. The filter refuses such a response.
+- The filter hides or keeps an annotation (`mail@odata.type`, `members@delta`) together with its property.
+- Under an allow list, the filter removes the annotations of an object itself, because `@odata.id`,
+  `@odata.editLink` and similar annotations contain the object's key. Annotations that an SDK needs to read
+  the object stay (`_NEEDED_TO_READ`). A rule can allow other annotations by name. At the top level of a
+  response, all `@odata.*` annotations stay.
+- If a rule allows a part of a property (`manager.mail`) but the property is not an object, it has no such
+  part. The filter removes the property, unless its value is null.
+- The filter ignores letter case of names, but a letter outside ASCII never equals a letter inside ASCII.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from proxy.policy.transforms import ANYWHERE, ITEMS, Transforms, names_within, s
 
 
 class FilterFailed(ValueError):
-    """The body cannot be filtered, so it must not be passed on."""
+    """The response body cannot be filtered, so the proxy must not pass it on."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -39,18 +40,18 @@ class FilterFailed(ValueError):
 
 
 class PlainValues(FilterFailed):
-    """The body is a plain value or a list of them, so only the path shows whether it is hidden."""
+    """The body is a plain value or a list of them. Only the path shows if it is a hidden property."""
 
 
 class Filtered(NamedTuple):
-    """A filtered body, and the names of the transforms that removed something from it."""
+    """A filtered response body, and the names of the transforms that removed something from it."""
 
     body: bytes
     removed: tuple[str, ...]
 
 
 class CompiledFilter:
-    """The transforms of one rule, which can be applied to any number of responses."""
+    """The transforms of one rule, compiled to a filter for any number of responses."""
 
     def __init__(self, transforms: Transforms) -> None:
         self._names = [
@@ -74,10 +75,10 @@ class CompiledFilter:
         self._lessons_left = _MAX_LESSONS
 
     def apply(self, body: bytes) -> Filtered:
-        """Return the body without hidden properties and items.
+        """Return the response body without hidden properties and items.
 
         Raise FilterFailed if the body may contain a hidden property that the filter cannot find. Raise
-        ItemNotFound if it is one object for which the conditions on items do not hold.
+        ItemNotFound if the body is one object for which the filter's conditions on items do not hold.
         """
         _refuse_deep(body)
         _refuse_verbose(body)
@@ -132,7 +133,7 @@ class CompiledFilter:
         return None
 
     def _learn(self, body: bytes, applied: tuple[bytes, int]) -> None:
-        """Keep a plan for similar responses, if it has exactly the same result for this one."""
+        """Keep a filter plan for similar responses, if it has exactly the same result for this response."""
         if not self._lessons_left:
             return
         self._lessons_left -= 1
@@ -141,9 +142,9 @@ class CompiledFilter:
             self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
 
     def apply_by_reading(self, body: bytes) -> Filtered:
-        """Filter a body like `apply`, but member by member.
+        """Filter a response body like `apply`, but member by member.
 
-        It works for any response, and is the reference for the faster method.
+        This method works for any response, and is the reference for the faster method `apply`.
         """
         return self._named(self._applied_by_reading(body))
 
@@ -162,7 +163,7 @@ class CompiledFilter:
                 raise FilterFailed(str(error)) from error
             raise PlainValues(str(error)) from error
         if walk.bare_value and not _has_other_properties(body, start):
-            raise PlainValues("the response is a bare value, which may be the hidden property")
+            raise PlainValues("the response is a value without a property name, and may be a hidden property")
         return walk.remainder(), walk.removed
 
 
@@ -177,10 +178,10 @@ def _without_items(items: ItemFilter, body: bytes) -> bytes:
 
 
 def _refuse_unnamed(body: bytes) -> NoReturn:
-    """Raise PlainValues for a text without objects, else FilterFailed."""
+    """Raise PlainValues if the response contains no JSON object, else FilterFailed."""
     if json_text.objects_in(body):
         raise FilterFailed("the response is not a JSON object")
-    raise PlainValues("the response has plain values, one of which may be the hidden property")
+    raise PlainValues("the response has values without property names, and one may be a hidden property")
 
 
 def _refuse_deep(body: bytes) -> None:
@@ -193,10 +194,12 @@ def _refuse_deep(body: bytes) -> None:
 def _refuse_verbose(body: bytes) -> None:
     """Raise FilterFailed for OData's verbose JSON.
 
-    Services of OData 2 give it the type of any JSON, and its properties are within `d`.
+    OData 2 services send verbose JSON with the media type of any JSON, and its properties are within `d`.
     """
     if _VERBOSE.match(body) is not None:
-        raise FilterFailed("the response is OData's verbose JSON, whose properties are at other places")
+        raise FilterFailed(
+            "the response is OData's verbose JSON, in which the filter does not find properties"
+        )
 
 
 def _has_other_properties(body: bytes, start: int) -> bool:
@@ -205,9 +208,9 @@ def _has_other_properties(body: bytes, start: int) -> bool:
 
 
 def compile_filter(transforms: Transforms) -> CompiledFilter:
-    """Return the filter for transforms by path. Raises ValueError for those of types."""
+    """Return the filter for transforms by property path. Raise ValueError for transforms by type."""
     if transforms.typed:
-        raise ValueError("transforms of types need compile_filter of typed_filter.py")
+        raise ValueError("use compile_filter of typed_filter.py for transforms by type")
     return CompiledFilter(transforms)
 
 
@@ -221,7 +224,7 @@ _STRIPPED = 2
 
 
 class _Within:
-    """The allow list of objects at a place below the document, and the places below it."""
+    """The allow list of objects at a place below the root, and the allow lists below that place."""
 
     __slots__ = ("allow", "cause", "inner")
 
@@ -245,11 +248,11 @@ _MAX_LESSONS = 64  # plans that a filter makes at most, so that it stops if ever
 
 
 class _PlainItem(Exception):
-    """An item of the document's list is not an object; the message explains it."""
+    """An item of the response's list is not a JSON object; the message explains the problem."""
 
 
 class _Bare(Enum):
-    """Fates of a value that is not an object where objects are expected."""
+    """Fates of a value that is not a JSON object at a place where the filter expects objects."""
 
     STAYS = "stays"
     GOES = "goes"
@@ -257,7 +260,7 @@ class _Bare(Enum):
 
 
 class _Level:
-    """The properties to hide in an object at one place in the response."""
+    """The properties that the filter hides in an object at one place in the response."""
 
     by_type = False  # True if the type of each object decides
 
@@ -305,11 +308,11 @@ class _Level:
         self._children: dict[str, _Level] = {}
 
     def for_object(self, text: bytes, start: int) -> _Level:
-        """Return the level for the object that begins at `start`."""
+        """Return the filter level for the JSON object that begins at `start`."""
         return self
 
     def fate(self, token: bytes) -> Fate | _Level:
-        """Return whether the member of this name stays, is removed, or must be examined."""
+        """Return the fate of the member of this name: it stays, is removed, or must be examined."""
         fate = self._fates.entries.get(token)
         if fate is None:
             fate = self.decide(json_text.decoded_string(token))
@@ -358,7 +361,7 @@ class _Level:
         return child
 
     def _stripped(self, annotation: str) -> Fate:
-        """Return the fate of an annotation that is removed by its own name, the last of its path."""
+        """Return the fate of an annotation that the filter removes by the annotation's own name."""
         fate = self.strip[annotation]
         assert isinstance(fate, Fate)
         return fate
@@ -373,7 +376,7 @@ class _Level:
         return self.not_allowed
 
     def _child(self, name: str, base: str, strip: _Tree, allow: _Tree | None) -> _Level | Fate:
-        """Return the level for objects of the member `name`, or KEEP if nothing in them is hidden."""
+        """Return the filter level for objects of the member `name`, or KEEP if nothing in them is hidden."""
         child = self._children.get(name)
         if child is not None:
             return child
@@ -399,7 +402,7 @@ class _Level:
         return fate is not KEEP and fate is self._deeper
 
     def _level_below(self) -> _Level:
-        """Return the level of objects in which only names that are hidden anywhere are hidden."""
+        """Return the filter level for objects in which only names that are hidden anywhere are hidden."""
         below = self._deeper
         if below is None:
             below = self._deeper = _Level({ANYWHERE: self._anywhere}, None, {})
@@ -407,7 +410,7 @@ class _Level:
 
 
 class _Walk:
-    """One pass through a valid text that collects the places to cut."""
+    """One pass through a valid JSON text that collects the places to cut."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -428,7 +431,7 @@ class _Walk:
         return b"".join(pieces)
 
     def object(self, level: _Level, start: int) -> int:
-        """Examine the object that begins at `start`, and return its end."""
+        """Examine the JSON object that begins at `start`, and return its end."""
         text = self._text
         if level.by_type:
             level = level.for_object(text, start)
@@ -467,7 +470,7 @@ class _Walk:
         self._cuts.append((start, end))
 
     def _member(self, level: _Level, name: re.Match[bytes]) -> tuple[bool, int]:
-        """Return whether the member of this name stays, and its end."""
+        """Return True if the member of this name stays, and the end of the member."""
         fate = level.fate(name[1])
         if fate is level.value_fate:
             fate = self._fate_of_value(level, name.end())
@@ -480,9 +483,9 @@ class _Walk:
         return fate is KEEP, json_text.value_end(self._text, name.end())
 
     def _fate_of_value(self, document: _Level, start: int) -> Fate | _Level:
-        """Return the fate of the document's `value`: items, an object, or an ordinary property."""
+        """Return the fate of the response's `value`, which is a list of items, an object, or a property."""
         if self._met_value:
-            raise FilterFailed("the response has more than one `value`")
+            raise FilterFailed("the response has more than one member named `value`")
         self._met_value = True
         first = self._text[start]
         if first == _OPEN_ARRAY and document.value_fate is not None:
@@ -497,7 +500,10 @@ class _Walk:
         return fate
 
     def _inside(self, level: _Level, start: int) -> int | None:
-        """Examine the objects of a value. Return its end, or None if the value must be removed."""
+        """Examine the JSON objects in a value.
+
+        Return the end of the value, or None if the value must be removed.
+        """
         first = self._text[start]
         if first == _OPEN_OBJECT:
             return self.object(level, start)
@@ -506,11 +512,11 @@ class _Walk:
         if first == _NULL or level.bare is _Bare.STAYS:
             return json_text.value_end(self._text, start)
         if level.bare is _Bare.FAILS:
-            raise _PlainItem("a list item is not an object, and may be the hidden property")
+            raise _PlainItem("a list item in the response is not a JSON object, and may be a hidden property")
         return None
 
     def _array(self, level: _Level, start: int) -> int | None:
-        """Examine the array's items, and those of nested arrays of any depth."""
+        """Examine the items of a JSON array, and the items of nested arrays of any depth."""
         text = self._text
         depth = 0
         position = start
@@ -546,7 +552,7 @@ def _fold(name: str) -> str:
 
 
 def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
-    """Build a tree of paths, each with the bit that marks a removal for it."""
+    """Build a tree of property paths, each with the bit that marks its removal."""
     tree: _Tree = {}
     for path, cause in paths:
         _plant(tree, _segments(path), Fate(cause))
@@ -554,9 +560,9 @@ def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
 
 
 def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> dict[str, _Within]:
-    """Arrange allow lists by the names that lead to their objects.
+    """Arrange the allow lists of nested objects by the names that lead to these objects.
 
-    `first` is the bit of the first list.
+    `first` is the bit that marks removals by the first allow list.
     """
     root: dict[str, _Within] = {}
     for at, (place, paths) in enumerate(within):
@@ -573,7 +579,7 @@ def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> d
 
 
 def _united(first: _Tree, second: _Tree) -> _Tree:
-    """Return the paths of both trees.
+    """Return a tree with the property paths of both trees.
 
     A path to an object covers all paths into the object.
     """
@@ -588,9 +594,9 @@ def _united(first: _Tree, second: _Tree) -> _Tree:
 
 
 def _intersection(first: _Tree, second: _Tree) -> _Tree:
-    """Return the tree of the properties that both trees allow.
+    """Return the tree of the properties that both allow lists contain.
 
-    An allowed object allows everything within it.
+    An object in an allow list allows everything within the object.
     """
     both: _Tree = {}
     for name, one in first.items():
@@ -615,9 +621,9 @@ def _plant(tree: _Tree, segments: list[str], fate: Fate) -> None:
 
 
 def _segments(path: str) -> list[str]:
-    """Split a path at its dots, except those in the name of an annotation.
+    """Split a property path at its dots, except at dots in the name of an annotation.
 
-    `manager.photo@odata.mediaReadLink` has two segments.
+    For example, `manager.photo@odata.mediaReadLink` has two segments.
     """
     name, at, annotation = path.partition("@")
     segments = name.split(".")

@@ -1,4 +1,4 @@
-"""Gates by client address and by time of the week, as checks of a request."""
+"""Gates of a rule by client address and by time of the week, as checks of a request."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ Address = tuple[int, int]  # IP version, and the address as a number
 
 
 def parse_network(text: str) -> IPv4Network | IPv6Network:
-    """Parse a network or one address.
+    """Parse a network or one IP address.
 
-    An IPv4-mapped IPv6 network becomes the IPv4 network. Raise ValueError if the text is neither.
+    An IPv4-mapped IPv6 network becomes the IPv4 network. Raise ValueError if the text is neither a network
+    nor an address.
     """
     network = ip_network(text)
     if isinstance(network, IPv6Network) and network.prefixlen >= _MAPPED_BITS:
@@ -79,13 +80,13 @@ def time_check(gate: TimeGate) -> Check:
 
 
 def minutes(text: str) -> int:
-    """Convert `HH:MM` to minutes of the day. Raise ValueError if the text has another form."""
+    """Convert a time `HH:MM` to minutes of the day. Raise ValueError if the time has another form."""
     hours, colon, rest = text.partition(":")
     if not (colon and len(hours) == len(rest) == 2 and (hours + rest).isdecimal() and text.isascii()):
-        raise ValueError("a time must have the form HH:MM")
+        raise ValueError("a time of day must have the form HH:MM")
     value = int(hours) * 60 + int(rest)
     if int(rest) > 59 or value > _DAY:
-        raise ValueError("a time must be from 00:00 to 24:00")
+        raise ValueError("a time of day must be from 00:00 to 24:00")
     return value
 
 
@@ -119,9 +120,9 @@ def _address(text: str) -> Address | None:
 
 
 def is_address(text: str) -> bool:
-    """Return whether gates can parse the address.
+    """Return whether gates can parse the client address.
 
-    For any other address, gates are indeterminate.
+    For a client address that cannot be parsed, the result of a gate is INDETERMINATE.
     """
     return _address(text) is not None
 

@@ -1,4 +1,4 @@
-"""Decide whether a path names a property that a filter hides, so that the response would show it."""
+"""Decide if a request path names a property that a filter hides, so that the response would show it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Naming(Enum):
 
 
 class HiddenProperties:
-    """The folded property paths of one filter."""
+    """The folded paths of the properties that one filter hides or allows."""
 
     __slots__ = ("_allow", "_strip", "keeps_items")
 
@@ -32,9 +32,9 @@ class HiddenProperties:
         self._allow = None if transforms.allow is None else [property_path(path) for path in transforms.allow]
 
     def words(self) -> set[str]:
-        """Return the words that the results of the methods below depend on.
+        """Return the path words on which the results of `named_below`, `named_within` and `lists` depend.
 
-        They depend also on `$value`, and on whether a word begins with a dollar sign.
+        The results also depend on `$value`, and on a dollar sign at the start of a word.
         """
         words = {word for path in (*self._strip, *(self._allow or ())) for word in path}
         return words | {_BATCH} if self.keeps_items else words
@@ -71,9 +71,9 @@ class HiddenProperties:
 
 
 def _leads_to(tail: Path, path: Path) -> bool:
-    """Return whether `tail` begins with the property path.
+    """Return whether the path `tail` begins with the property path.
 
-    A key may follow each collection on the way.
+    In `tail`, a key may follow each collection of the property path.
     """
     at = 0
     for index, part in enumerate(path):

@@ -1,8 +1,8 @@
 """Find the requests that a request implies by expanding, naming, binding, creating, subscribing or searching.
 
-Each implied request is evaluated by the same rules as if it came alone. It has several addresses if the path
-alone does not show whether a collection is requested. For example, `GET /groups?$expand=members` reads
-`/groups/{any}/members`.
+Rules evaluate each implied request like a request that the client sends itself. An implied request has
+several addresses if the path alone does not show that it reads a collection. For example, `GET
+/groups?$expand=members` reads `/groups/{any}/members`.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # a host, with or
 
 
 class Searched(NamedTuple):
-    """Words that find the rules for a searched type.
+    """Words that find the rules for a type of a Microsoft Search request.
 
-    Their patterns end with one of `words`, or with `**` after one of `holders`. They contain one of `among`,
-    and none of `apart`.
+    The path patterns of these rules end with one of `words`, or with `**` after one of `holders`. The path
+    patterns of these rules contain one of `among`, and none of `apart`.
     """
 
     words: frozenset[str]
@@ -114,7 +114,7 @@ TOLD_OF_FOUND: Final = ("hitsContainers.hits.summary", "hitsContainers.aggregati
 
 
 class Changes(NamedTuple):
-    """Relations whose changes a delta returns (Microsoft's "Use delta query")."""
+    """Relations whose changes a delta query returns (Microsoft's "Use delta query")."""
 
     relations: tuple[str, ...]
     on_request: bool = False  # True if only `$select` makes the delta return them
@@ -137,7 +137,7 @@ _CONTINUES: Final = ("skiptoken", "deltatoken")
 
 
 class Effect(Enum):
-    """Effect of a filter of an implied request on the request itself."""
+    """Effect of a filter of an implied request on the implying request."""
 
     AT_PLACE = "hides properties at the place of the response"
     HIDES = "hides the whole place of the response, like a block"
@@ -151,7 +151,7 @@ _EFFECT_OF_NAMING: Final = {"select": Effect.AT_PLACE, "apply": Effect.CANNOT}
 
 
 class Scope(Enum):
-    """The rules that evaluate an implied request."""
+    """The set of rules that evaluate an implied request."""
 
     ALL = "every rule, and the default"
     RULES = "every rule, because only an unlikely interpretation has the request"
@@ -161,7 +161,7 @@ class Scope(Enum):
 
 
 class Suffix(NamedTuple):
-    """The segments that follow the address of the implying request, under each of their names."""
+    """The path segments that follow the address of the implying request, under each of their names."""
 
     names: tuple[tuple[str, ...], ...]
     stem: Stem = Stem.WHOLE  # part of the address that precedes them
@@ -179,7 +179,7 @@ class Way(NamedTuple):
 
 
 class Implied(NamedTuple):
-    """A request that another one implies, in all its possible forms."""
+    """A request that another request implies, in all its possible forms."""
 
     cause: str  # source of the request, such as $expand or members@odata.bind
     ways: tuple[Way, ...]
@@ -208,18 +208,18 @@ class Below:
         self.stricter_words = stricter_words  # words that lead to a rule that blocks or filters
 
     def is_relation(self, word: str) -> bool:
-        """Return True if an object in a body under this name is a separate entity."""
+        """Return True if an object under this member name in a request body is a separate entity."""
         return word in self.words
 
     def may_be_named_in(self, body: bytes) -> bool:
-        """Return False if the body certainly contains no name of a relation."""
+        """Return False if the request body certainly contains no name of a relation."""
         return may_imply(body, self.words)
 
 
 def query_may_imply(query: str, words: Set[str]) -> bool:
-    """Return False if a query certainly expands nothing and contains none of the words.
+    """Return False if a query certainly expands no relation and contains none of the words.
 
-    This does not parse the options.
+    This function does not parse the query options.
     """
     # Fast path for common queries, in a third of the time (bench/test_request.py): `$expand` needs an x.
     if not words and "x" not in query and "X" not in query and "%" not in query:
@@ -233,7 +233,7 @@ def query_may_imply(query: str, words: Set[str]) -> bool:
 
 
 def implied_by_query(target: Target, below: Below) -> Iterator[Implied]:
-    """Yield the requests that a query implies.
+    """Yield the requests that the query of a request implies.
 
     Raise MalformedTarget if it is not certain what the query expands.
     """
@@ -277,7 +277,7 @@ def _repeated(names: tuple[tuple[str, ...], ...], level: int, key: str | None) -
 
 
 def _names_of(path: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return each name of the segments: a cast may be left out."""
+    """Return each name of the path segments, because a cast may be left out."""
     parts: list[list[tuple[str, ...]]] = []
     for segment in path:
         if segment == "*":
@@ -300,9 +300,9 @@ def _implied_below(
     options: Mapping[str, tuple[str, ...]] | None = None,
     document: object = None,
 ) -> Implied:
-    """Return a request below the address, or below any key of it.
+    """Return an implied request below the target's address, or below any key of that address.
 
-    The path does not show whether the address has keys.
+    The path does not show if the address has keys.
     """
     known = options or {}
     ways: list[Way] = []
@@ -320,13 +320,13 @@ def _below(target: Target, suffix: Suffix, options: Mapping[str, tuple[str, ...]
 
 
 def readings_below(readings: Iterable[Reading], suffix: Suffix) -> tuple[Reading, ...]:
-    """Return the interpretations of an address with the segments that follow it.
+    """Return the interpretations of an address extended by the segments in `suffix`.
 
-    Raise MalformedTarget if they have more names than MAX_NAMES.
+    Raise MalformedTarget if the interpretations have more names than MAX_NAMES.
     """
     readings = tuple(readings)
     if sum([len(reading.names) for reading in readings]) * len(suffix.names) > MAX_NAMES:
-        raise MalformedTarget("the implied requests have too many names")
+        raise MalformedTarget("the implied requests have too many names that rules may match")
     return tuple(
         [
             Reading(
@@ -357,9 +357,9 @@ def _name_below(name: Name, added: tuple[str, ...]) -> Name:
 
 
 def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
-    """Find names in options that a rule spells out.
+    """Find words in query options that a rule spells out in its paths.
 
-    An option that is too long is treated as if it named each such word.
+    A query option that is too long is treated as if it named each such word.
     """
     for option in _NAMING:
         for text in target.options.get(option, ()):
@@ -381,7 +381,10 @@ def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
 
 
 def _probe(target: Target, cause: str, relation: tuple[str, ...], rest: tuple[str, ...]) -> Implied:
-    """Return a read of a relation that names the rest of a path, for the query guards of its filters."""
+    """Return an implied read of a relation that names the rest of a path.
+
+    Query guards of filters evaluate this read.
+    """
     return _implied_below(
         target,
         cause,
@@ -406,14 +409,15 @@ def _paths_in(option: str, text: str, words: Set[str]) -> list[tuple[str, ...]]:
 
 
 def brings_relations(name: Name) -> bool:
-    """Return True if a delta returns relations that no query names."""
+    """Return True if a delta query returns relations that the query does not name."""
     return name.folded[-1:] == ("delta",) and name.folded[-2:-1] in _DELTAS
 
 
 def _brought_by_delta(target: Target) -> Iterator[Implied]:
-    """Find the relations whose changes a delta returns.
+    """Yield the implied reads of relations whose changes a delta query returns.
 
-    A token does not show which relations the delta returns. So the response hides what a rule refuses.
+    A `$skiptoken` or `$deltatoken` does not show which relations the delta returns. So the proxy hides
+    relations that a rule refuses in the response of a delta query.
     """
     options = target.options
     continues = any(name in options for name in _CONTINUES)
@@ -446,7 +450,7 @@ OPENED_ITEM: Final = (
 
 
 def implied_by_addresses(target: Target, openings: Sequence[Opening]) -> Iterator[Implied]:
-    """Return the requests for content that addresses in the response open without a token."""
+    """Return the implied requests for content that addresses in the response open without a token."""
     names = [name for reading in target.readings for name in reading.names]
     for opening in openings:
         ways: list[Way] = []
@@ -472,7 +476,7 @@ def implied_by_addresses(target: Target, openings: Sequence[Opening]) -> Iterato
 
 
 def _path_of(names: Sequence[Name]) -> str:
-    """Return the shortest of the names as a path for people."""
+    """Return the shortest of a resource's names as a path that is shown to people."""
     shortest = min(names, key=lambda name: len(name.folded))
     words = zip(shortest.folded, shortest.exact, strict=True)
     return "/" + "/".join([_shown(folded if exact is None else exact) for folded, exact in words])
@@ -490,12 +494,12 @@ def searches(name: Name) -> bool:
 
 
 def is_stream(name: Name) -> bool:
-    """Return True if a body written to this path is the content of a stream, and names nothing."""
+    """Return True if a body written to this path is the content of a stream, and names no property."""
     return bool(name.folded) and name.folded[-1] in _STREAMS
 
 
 def holds_bytes(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return True if a body of this type is certainly not an entity."""
+    """Return True if a request body of this media type is certainly not an entity."""
     types = [value for name, value in headers if name.lower() == b"content-type"]
     return len(types) == 1 and _BYTES.match(types[0]) is not None and b"," not in types[0]
 
@@ -505,9 +509,9 @@ def says_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def may_imply(body: bytes, words: Set[str]) -> bool:
-    """Return False if the body certainly names no relation.
+    """Return False if the request body certainly names no relation.
 
-    This does not parse the body.
+    This function does not parse the body.
     """
     lowered = body.lower()
     if b"\\u" in lowered or b"odata.bind" in lowered or b"@bind" in lowered or b"@delta" in lowered:
@@ -521,7 +525,10 @@ def may_imply(body: bytes, words: Set[str]) -> bool:
 
 
 def implied_by_members(request: RequestFacts, below: Below) -> Iterator[Implied]:
-    """Find the relations that the members of a written entity bind or create. Raise MalformedBody."""
+    """Yield the requests for relations that the members of a written entity bind or create.
+
+    Raise MalformedBody.
+    """
     members = _Members(request, below)
     for each in _entities_in(request.document):
         yield from members.of(each, (), 0)
@@ -538,7 +545,7 @@ def _entities_in(document: object) -> list[dict[str, list[object]]]:
 
 
 class _Members:
-    """The walk through the objects of a body."""
+    """Pass through the objects of a request body that finds implied requests."""
 
     __slots__ = ("_below", "_left", "_request")
 
@@ -561,7 +568,7 @@ class _Members:
                     yield from self._within((*path, base), value, name, depth, always=bool(mark))
 
     def _written(self, name: str, member: str) -> Implied:
-        """Return the write of a property, as if it were sent to the property's own path."""
+        """Return the implied write of a property, as if the client sent it to the property's own path."""
         method = self._request.method.upper()
         return _implied_below(
             self._request.target,
@@ -582,7 +589,7 @@ class _Members:
     def _within(
         self, path: tuple[str, ...], value: object, name: str, depth: int, *, always: bool
     ) -> Iterator[Implied]:
-        """Yield the requests that create or change an object, or a list of objects, within a body."""
+        """Yield the implied requests that create or change objects within a request body."""
         each = value if isinstance(value, list) else [value]
         method = "POST" if isinstance(value, list) else self._request.method.upper()
         for one in each:
@@ -602,13 +609,16 @@ class _Members:
     ) -> Iterator[Implied]:
         self._left -= 1
         if self._left < 0:
-            raise MalformedBody("the body names too many relations")
+            raise MalformedBody("the request body names too many relations")
         target = self._request.target
         yield _implied_below(target, name, methods, (((path,)),), "", Effect.NOTHING, document=document)
 
 
 def implied_by_subscription(request: RequestFacts) -> Iterator[Implied]:
-    """Yield the reads that a subscription stands for. Raise MalformedBody or MalformedTarget."""
+    """Yield the reads of resources that a new change-notification subscription implies.
+
+    Raise MalformedBody or MalformedTarget if the subscribed resource cannot be evaluated.
+    """
     pushes = any(value not in (False, None, "false") for value in request.values(("includeresourcedata",)))
     for value in request.values(("resource",)):
         if not isinstance(value, str):
@@ -620,13 +630,17 @@ def implied_by_subscription(request: RequestFacts) -> Iterator[Implied]:
 def _address(resource: str, target: Target) -> str:
     text = resource.strip()
     if len(text) > _LONGEST_ADDRESS:
-        raise MalformedBody("`resource` is too long")
+        raise MalformedBody("`resource` of the subscription is too long")
     try:
         address = quote(text.lstrip("/"), safe=TARGET_CHARS)
     except UnicodeEncodeError:
-        raise MalformedBody("`resource` contains a lone surrogate, which is half a character") from None
+        raise MalformedBody(
+            "`resource` of the subscription contains a lone surrogate (half of a UTF-16 pair)"
+        ) from None
     if _HOST.match(fully_decoded(text)):
-        raise MalformedBody("`resource` is an absolute address; write it without the host")
+        raise MalformedBody(
+            "`resource` of the subscription is an absolute address; write it without the host"
+        )
     version = target.readings[0].names[0].folded[0]
     if fully_decoded(address).lower().startswith((f"{version}/", "v1.0/", "beta/")):
         return f"/{address}"
@@ -634,11 +648,11 @@ def _address(resource: str, target: Target) -> str:
 
 
 def implied_by_search(request: RequestFacts) -> Iterator[Implied]:
-    """Yield a read of each type that a search requests. Raise MalformedBody."""
+    """Yield an implied read of each type that a Microsoft Search request names. Raise MalformedBody."""
     for value in request.values(("requests", "entitytypes")):
         searched = fold(value) if isinstance(value, str) else ""
         if _WORD.fullmatch(searched):
             way = Way("GET", request.target, None, None, searched)
             yield Implied(f"entityTypes {value}", (way,), Effect.AT_PLACE, Scope.SPELLED_OUT, FOUND_AT)
         elif value is not None:
-            raise MalformedBody("an item of `entityTypes` is not the name of a type")
+            raise MalformedBody("an item of `entityTypes` in the search is not the name of a type")

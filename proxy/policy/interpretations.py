@@ -1,4 +1,4 @@
-"""Interpretations of a path that an upstream may use: names for the settings, bits for the canonicaliser."""
+"""Interpretations of a path that an upstream may use: names for settings, and bits for the canonicaliser."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ GRAPH_NAMES: Final = ("encoded-slash", "backslash")
 
 
 def parse_interpretation(name: str) -> str:
-    """Return the name of an interpretation. Raise ValueError if the name is unknown."""
+    """Return the name of a path interpretation, if it is known.
+
+    Raise ValueError if the name of the interpretation is unknown.
+    """
     if name not in _BITS:
-        raise ValueError(f"must be one of {', '.join(_BITS)}, not {name!r}")
+        raise ValueError(f"the value must be one of {', '.join(_BITS)}, not {name!r}")
     return name
 
 
 def bits(names: Iterable[str]) -> int:
-    """Return the bits of the named interpretations."""
+    """Return the bits of the path interpretations with these names."""
     taken = 0
     for name in names:
         taken |= _BITS[name]

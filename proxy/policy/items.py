@@ -1,15 +1,17 @@
 """Cut items out of a response if the conditions of `items: {keep: …}` do not all hold.
 
-- The items are those of the document's `value` array. Any other document is one object, and is evaluated
-  itself. So is a document with properties in addition to `value`, because the filter would not evaluate them.
-- The conditions are three-valued. An item for which a condition is indeterminate is removed. So is an item
-  without the property, even if `$select` left it out, and an item that is not an object.
-- An entry of a delta with only an id and `@removed` lacks the property too, and is removed. The application
-  may never have seen that id.
-- The count of the document is removed from every response, because it counts removed items. Links to the next
+- The items of a response are the elements of its `value` array. Any other document is one object, and the
+  conditions are tested on the object itself. A document with properties in addition to `value` also counts as
+  one object, because the filter would not evaluate these properties.
+- The conditions have three results. An item is removed if the result of a condition is INDETERMINATE. An item
+  without the property is removed too, even if `$select` left the property out. An item that is not an object
+  is also removed.
+- An entry of a delta response with only an id and `@removed` lacks the property too, and is removed. The
+  application may never have seen that id.
+- The count in a document is removed from every response, because it counts removed items. Links to the next
   page stay, so that paging works; a page may be empty.
 - An object within an item is not an item. Conditions at a place (`members`) apply to the items or the object
-  that the property path leads to. An object is removed with its member.
+  that the property path leads to. An object that is not kept is removed together with its member.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ _DELTA: Final = "delta"
 
 
 class ItemNotFound(Exception):
-    """The response is one object, and the conditions do not hold for it."""
+    """The response is one object for which the filter's conditions do not hold."""
 
 
 class ManyValues(ValueError):
-    """The document has more than one `value`."""
+    """The response has more than one member named `value`."""
 
 
 class _Test:
@@ -51,7 +53,7 @@ class _Test:
 
 
 class _Place:
-    """The conditions on the items at one place, and the places within them."""
+    """The conditions on the items at one place in a response, and the places within these items."""
 
     __slots__ = ("inner", "tests")
 
@@ -61,7 +63,7 @@ class _Place:
 
 
 class ItemFilter:
-    """The conditions of one filter, which can be applied to any number of responses."""
+    """The item conditions of one filter, which can be applied to any number of responses."""
 
     def __init__(self, keep: Iterable[Kept]) -> None:
         self._root = _Place()
@@ -76,10 +78,10 @@ class ItemFilter:
             place.tests.append(_Test(each.condition))
 
     def apply(self, body: bytes) -> bytes:
-        """Return a JSON object without the items for which the conditions do not hold.
+        """Return a JSON response without the items for which the conditions do not hold.
 
-        `body` must be valid. The result is `body` itself if nothing is removed. Raise ItemNotFound,
-        ManyValues or MalformedBody.
+        The argument `body` must be valid JSON. If no item is removed, the function returns `body` itself.
+        Raise ItemNotFound, ManyValues or MalformedBody if the response cannot be filtered.
         """
         cutting = _Cutting(body)
         cutting.document(self._root, json_text.value_start(body))
@@ -87,7 +89,7 @@ class ItemFilter:
 
 
 class _Cutting:
-    """One pass through a text that collects the places to cut."""
+    """One pass through a JSON response that collects the places to cut."""
 
     __slots__ = ("_cuts", "_reader", "_text")
 
@@ -111,7 +113,7 @@ class _Cutting:
         members = list(json_text.members(self._text, start))
         values = [member for member in members if fold(member.name) == _VALUE]
         if len(values) > 1:
-            raise ManyValues("the document has more than one `value`")
+            raise ManyValues("the response has more than one member named `value`")
         if not values or not _is_list(self._text, members, values[0]):
             end = json_text.value_end(self._text, start)
             if root.tests and not self._holds(root, start, end):
@@ -127,7 +129,7 @@ class _Cutting:
         self._items(root, values[0].value_start)
 
     def _items(self, place: _Place, start: int) -> None:
-        """Examine the items of the array that begins at `start`."""
+        """Examine the items of the JSON array that begins at `start`."""
         spans = list(json_text.elements(self._text, start))
         kept: list[bool] = []
         for item_start, item_end in spans:
@@ -138,7 +140,7 @@ class _Cutting:
         self._cut(spans, kept)
 
     def _within(self, place: _Place, start: int) -> None:
-        """Find places within the value that begins at `start`."""
+        """Find items within the JSON value that begins at `start`."""
         if not place.inner:
             return
         if self._text[start] == _OPEN_OBJECT:
@@ -154,7 +156,7 @@ class _Cutting:
         self._cut([(member.start, member.value_end) for member in members], kept)
 
     def _member(self, place: _Place, member: json_text.Member) -> bool:
-        """Examine the member, and return whether it stays."""
+        """Examine the member of an object, and return whether the member stays."""
         base, _, annotation = fold(member.name).partition("@")
         inner = place.inner.get(base)
         if inner is None:
@@ -182,7 +184,7 @@ class _Cutting:
         return all(each.test(read(item, each.path, each.looks)) == YES for each in place.tests)
 
     def _cut(self, spans: list[tuple[int, int]], kept: list[bool]) -> None:
-        """Cut out the elements or members that do not stay, each with one of its commas."""
+        """Cut out the array elements or members that do not stay, each with one of its commas."""
         last_kept = -1
         for at, stays in enumerate(kept):
             if stays:

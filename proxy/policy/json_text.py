@@ -1,4 +1,4 @@
-"""Positions of the parts of a JSON text, so that a part can be cut or kept without changing other bytes."""
+"""Positions of the parts of a JSON text, so that callers can cut or keep a part and change no other byte."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class JsonTextError(ValueError):
 
 
 class TooDeep(JsonTextError):
-    """The text has more levels of objects and arrays than every parser accepts."""
+    """The JSON text has more levels of objects and arrays than every parser accepts."""
 
 
 class Member(NamedTuple):
-    """One member of an object: its decoded name, and the position of its text."""
+    """One member of a JSON object: its decoded name, and the position of its text."""
 
     name: str
     start: int  # position of the name's opening quote
@@ -70,7 +70,7 @@ WHITESPACE = re.compile(rb"(?:\A" + MARK + rb")?\s*+")
 def validate(text: bytes) -> None:
     """Raise JsonTextError unless `text` is strictly valid JSON.
 
-    It must be UTF-8, with or without a byte order mark, and at most MAX_LEVELS deep.
+    The text must be UTF-8, with or without a byte order mark, and at most MAX_LEVELS deep.
     """
     if not is_utf8(text):
         raise JsonTextError("the text is not UTF-8")
@@ -87,27 +87,27 @@ def validate(text: bytes) -> None:
 
 
 def readable(text: bytes) -> bytes:
-    """Return the text in the form that any JSON parser accepts: without a byte order mark (RFC 8259 §8.1).
+    """Return the JSON text in the form that any parser accepts: without a byte order mark (RFC 8259 §8.1).
 
-    Raise TooDeep if it is nested too deep, because the limits of parsers differ.
+    Raise TooDeep if the text is nested too deep, because the limits of parsers differ.
     """
     refuse_deep(text)
     return without_mark(text)
 
 
 def refuse_deep(text: bytes, levels: int = MAX_LEVELS) -> None:
-    """Raise TooDeep if `text` is nested more than `levels` deep."""
+    """Raise TooDeep if the JSON text is nested more than `levels` deep."""
     # Deleting a rare byte takes a fifth of the time of Python's count.
     opened = 2 * len(text) - len(text.replace(b"{", b"")) - len(text.replace(b"[", b""))
     if opened > levels and _within(levels).fullmatch(text) is None:
-        raise TooDeep(f"the text is malformed, or nested more than {levels} levels deep")
+        raise TooDeep(f"the JSON text is malformed, or nested more than {levels} levels deep")
 
 
 @cache
 def _within(levels: int) -> Any:
-    """Return a pattern of RE2 for balanced text of that depth at most.
+    """Return an RE2 pattern for text whose brackets are balanced and at most `levels` deep.
 
-    It takes one pass, at half the speed of a parser.
+    A match takes one pass, at half the speed of a JSON parser.
     """
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
@@ -121,9 +121,9 @@ def _within(levels: int) -> Any:
 
 
 def has_more_values(text: bytes, limit: int) -> bool:
-    """Return whether `text` has more than `limit` values; objects and arrays count twice.
+    """Return whether a JSON text has more than `limit` values; objects and arrays count twice.
 
-    Raise JsonTextError if the text is not valid.
+    Raise JsonTextError if the text is not valid JSON.
     """
     if text.count(b",") + text.count(b"[") + text.count(b"{") <= limit:
         return False
@@ -137,18 +137,19 @@ def has_more_values(text: bytes, limit: int) -> bool:
 
 
 def objects_in(text: bytes) -> int:
-    """Return the number of objects in a valid text."""
+    """Return the number of objects in a valid JSON text."""
     if b"{" not in text:
         return 0
     return sum(text[token.start()] == _OPEN_BRACE for token in _OPENING_OR_STRING.finditer(text))
 
 
 def run_of_members_but(names: Iterable[str], *, scalars: bool = False) -> re.Pattern[bytes]:
-    """Return a pattern that matches as many whole members with their commas as possible.
+    """Return a pattern that matches as many whole JSON members with their commas as possible.
 
-    It can start at any place between members, and may match nothing. It stops before a member named like one
-    of `names`, in any letter case and with or without an annotation. It also stops before any member whose
-    name must be decoded. With `scalars`, it also stops before a member whose value is an object or array.
+    The match can start at any place between members, and may be empty. The match stops before a member named
+    like one of `names`, in any letter case and with or without an annotation. The match also stops before any
+    member whose name must be decoded. With `scalars`, the match also stops before a member whose value is an
+    object or array.
     """
     alternatives = []
     for name in names:
@@ -172,12 +173,12 @@ def is_utf8(text: bytes) -> bool:
 
 
 def decoded_string(token: bytes) -> str:
-    """Decode a string token; the token includes its quotes."""
+    """Decode a JSON string token; the token includes its quotes."""
     if _BACKSLASH not in token:
         return token[1:-1].decode()
     value = json.loads(token)  # unlike msgspec and orjson, json accepts a lone surrogate
     if not isinstance(value, str):
-        raise JsonTextError("a value is not a string")
+        raise JsonTextError("a JSON value is not a string")
     return value
 
 
@@ -187,7 +188,7 @@ def value_start(text: bytes, position: int = 0) -> int:
 
 
 def value_end(text: bytes, start: int) -> int:
-    """Return the end of the value that begins at `start`."""
+    """Return the end of the JSON value that begins at `start`."""
     found = _VALUE.match(text, start)
     if found:
         return found.end()
@@ -200,19 +201,19 @@ def value_end(text: bytes, start: int) -> int:
             depth -= 1
             if not depth:
                 return token.end()
-    raise JsonTextError("a value has no end")
+    raise JsonTextError("a JSON value has no end")
 
 
 def require_after_value(text: bytes, position: int) -> re.Match[bytes]:
-    """Return the match of the comma or bracket after a value; group 1 is that character."""
+    """Return the match of the comma or bracket after a JSON value; group 1 is that character."""
     found = AFTER_VALUE.match(text, position)
     if found is None:
-        raise JsonTextError("a value has no end")
+        raise JsonTextError("a JSON value has no end")
     return found
 
 
 def members(text: bytes, start: int) -> Iterator[Member]:
-    """Yield the members of the object that begins at `start`, duplicates included."""
+    """Yield the members of the JSON object that begins at `start`, including duplicates."""
     position = start + 1
     while found := NAME.match(text, position):
         position = value_end(text, found.end())
@@ -222,7 +223,7 @@ def members(text: bytes, start: int) -> Iterator[Member]:
 
 
 def elements(text: bytes, start: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each element of the array that begins at `start`."""
+    """Yield the start and end of each element of the JSON array that begins at `start`."""
     position = value_start(text, start + 1)
     if text[position] == 0x5D:  # ]
         return

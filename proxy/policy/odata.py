@@ -1,4 +1,4 @@
-"""Interpretations of one segment of an OData path: a name, a key, a call, a cast, or a path of a file."""
+"""Interpretations of one segment of an OData path: a name, a key, a call, a cast, or the path of a file."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ _EMPTY_PARENTHESES_REVERSED: Final = re.compile(r"(?:\)\( *)+")
 
 
 class Part(NamedTuple):
-    """A segment of a resource name.
+    """One segment of a resource's name.
 
-    In `exact`, None means that only a rule's own words may match the segment, never a wildcard.
+    In `exact`, None means that only a literal segment of a rule may match this segment, never a wildcard.
     """
 
     folded: str
@@ -90,14 +90,14 @@ class Part(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """One interpretation of a segment, with all its names; a name has no, one or two parts."""
+    """One interpretation of a path segment, with all its names; a name has no, one or two parts."""
 
     kind: int
     names: tuple[tuple[Part, ...], ...]
 
 
 def by_own_words(meaning: Meaning) -> Meaning:
-    """Return the interpretation in a form that no wildcard matches."""
+    """Return the interpretation of a segment in a form that no wildcard of a rule matches."""
     return Meaning(
         meaning.kind,
         tuple(tuple(Part(part.folded, None, part.is_key) for part in name) for name in meaning.names),
@@ -105,13 +105,13 @@ def by_own_words(meaning: Meaning) -> Meaning:
 
 
 class MalformedSegment(ValueError):
-    """The segment cannot be parsed."""
+    """The segment of an OData path cannot be parsed."""
 
 
 class Aliases:
-    """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit of the text that a path may insert.
+    """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit of the text that a path inserts.
 
-    A key names an alias in two characters, so a path could insert a long value many times.
+    A key names an alias in two characters, so without the limit a path could insert a long value many times.
     """
 
     __slots__ = ("_room", "_values")
@@ -121,16 +121,16 @@ class Aliases:
         self._room = room
 
     def written_out(self, name: str) -> str:
-        """Return the value of an alias.
+        """Return the value of a parameter alias.
 
         Raise MalformedSegment if the alias has no value or the limit is exceeded.
         """
         value = self._values.get(name)
         if value is None:
-            raise MalformedSegment("a parameter alias has no value")
+            raise MalformedSegment("a parameter alias in the path has no value")
         self._room -= folded_at_most(value)
         if self._room < 0:
-            raise MalformedSegment("parameter aliases stand for too much text")
+            raise MalformedSegment("parameter aliases in the query expand to too much text")
         return value
 
 
@@ -138,7 +138,7 @@ NO_ALIASES: Final = Aliases({}, 0)
 
 
 def fold(text: str) -> str:
-    """Make names equal that a server may treat as the same resource (NFKC_Casefold, trimmed)."""
+    """Normalise a name so that names are equal if a server may treat them as one (NFKC_Casefold, trimmed)."""
     if text.isascii():
         return text.lower().strip(" ")
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
@@ -146,7 +146,7 @@ def fold(text: str) -> str:
 
 
 def folded_at_most(text: str) -> int:
-    """Return the highest possible length of the folded text, without folding it."""
+    """Return the maximum possible length of the folded text, without folding it."""
     return len(text) if text.isascii() else _EXPANSION * len(text)
 
 
@@ -156,15 +156,15 @@ def folding_cost(text: str) -> int:
 
 
 def ligatures(text: str) -> int:
-    """Return how many characters stand for four or more.
+    """Return the number of characters in the text that each expand to four or more characters.
 
-    Ordinary text has few of them, and each costs time.
+    Ordinary text has few characters that expand, and each takes time to fold.
     """
     return 0 if text.isascii() else len(_LIGATURE.findall(text))
 
 
 def trimmed(text: str) -> str:
-    """Remove blanks around a segment, invisible characters, and `()` after anything but a call."""
+    """Remove blanks around a path segment, invisible characters, and `()` unless it follows a call."""
     text = _visible(text).strip(" ")
     if _BARE_CALL.fullmatch(text) is not None:
         return text
@@ -179,9 +179,9 @@ def _visible(text: str) -> str:
 
 
 def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple[Meaning, ...]:
-    """Return the interpretations of a segment.
+    """Return the interpretations of a path segment.
 
-    `followed` is True if another segment follows that is not an option of OData such as `$count`.
+    `followed` is True if another path segment follows that is not an OData option such as `$count`.
     """
     call = _CALL.fullmatch(text) if text.endswith(")") else None
     if call is not None:
@@ -199,7 +199,7 @@ def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple
 def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
     """Return the interpretations of a segment between the colons of `root:/a (1)/b:`, which names a file.
 
-    Other interpretations count only for rules that block or filter.
+    Other interpretations of the segment count only for rules that block or filter.
     """
     plain = _plain(text)
     others = tuple(
@@ -210,7 +210,7 @@ def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
 
 
 class ColonForm(NamedTuple):
-    """One name of a path that contains `root:/a/b:`."""
+    """One name of a path that contains a file path between colons, such as `root:/a/b:`."""
 
     texts: list[str]
     files: frozenset[int]  # positions of segments that name files
@@ -218,10 +218,10 @@ class ColonForm(NamedTuple):
 
 
 def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
-    """Return each name of a path with colons.
+    """Return each name of a path that contains file paths between colons.
 
-    A file found by its path is an item like one found by its id. So `root:/a/b:/content` and
-    `items/x:/a/b:/content` are `items/{id}/content`.
+    A drive item that is addressed by its path is like an item that is addressed by its id. So
+    `root:/a/b:/content` and `items/x:/a/b:/content` are names for `items/{id}/content`.
     """
     opening = next((at for at, text in enumerate(segments) if _opens_file_path(segments, at, text)), None)
     if opening is None:
@@ -258,9 +258,10 @@ def _moved(places: Iterable[int], by: int) -> list[int]:
 
 
 def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
-    """Return the segments of an item found by a path.
+    """Return the segments of a drive item that is addressed by its path.
 
-    `x:/a/b` is one id. In `items('x'):/a/b`, the collection precedes it.
+    The address `x:/a/b` is one id. In the address `items('x'):/a/b`, the name of the collection precedes the
+    id.
     """
     call = _CALL.fullmatch(base)
     arguments = _split_arguments(call[2]) if call is not None else None
@@ -275,12 +276,12 @@ def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
 
 
 def close_parentheses(segments: Sequence[str]) -> list[str]:
-    """Join segments again if a slash was within the parentheses of a key or call: `search(q='a/b')`."""
+    """Join path segments again if a slash was within the parentheses of a key or call: `search(q='a/b')`."""
     return ["/".join(group) for group in _groups(segments)]
 
 
 def without_matrix_parameters(segments: Sequence[str]) -> list[str]:
-    """Remove `;x=y` from the end of each segment (RFC 3986 §3.3), but not from inside a key or a call."""
+    """Remove `;x=y` from the end of each path segment (RFC 3986 §3.3), except inside a key or a call."""
     kept: list[str] = []
     for group in _groups(segments):
         left = len(_before_semicolon("/".join(group)))
@@ -293,7 +294,7 @@ def without_matrix_parameters(segments: Sequence[str]) -> list[str]:
 
 
 def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield groups of segments; parentheses that span segments keep them in one group."""
+    """Yield groups of path segments; parentheses that span segments keep these segments in one group."""
     at = attempts = 0
     while at < len(segments):
         end = at + 1
@@ -307,7 +308,7 @@ def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _closing(segments: Sequence[str], start: int) -> int | None:
-    """Return the end of the segments that close the parentheses which segment `start` opens; else None."""
+    """Return the end of the segments that close the parentheses of segment `start`; None without an end."""
     depth, quoted = 0, False
     for at in range(start, len(segments)):
         for number, piece in enumerate(segments[at].split("'")):
@@ -321,7 +322,7 @@ def _closing(segments: Sequence[str], start: int) -> int | None:
 
 
 def _before_semicolon(text: str) -> str:
-    """Return the text before the first semicolon outside of parentheses."""
+    """Return the part of a segment before the first semicolon outside of parentheses."""
     if ";" not in text:
         return text
     depth, quoted = 0, False
@@ -340,7 +341,7 @@ def _before_semicolon(text: str) -> str:
 
 
 def unquoted_literal(text: str) -> str | None:
-    """Return the value of an OData string literal (`'O''Brien'`), or None if the text is not one."""
+    """Return the value of an OData string literal (`'O''Brien'`). Return None for any other text."""
     if len(text) < 2 or text[0] != "'" or text[-1] != "'":
         return None
     inner = text[1:-1]
@@ -350,7 +351,7 @@ def unquoted_literal(text: str) -> str | None:
 
 
 def qualified_operation(folded: str) -> str | None:
-    """Return the plain name of `microsoft.graph.name` if that may be an operation, or None."""
+    """Return the plain name of `microsoft.graph.name` if it may be the name of an operation; else None."""
     qualified = _QUALIFIED.fullmatch(folded)
     if qualified is None or fold(qualified[1]) in _KNOWN_TYPES:
         return None
@@ -428,7 +429,7 @@ def _value(text: str, aliases: Aliases) -> str:
 
 
 def _split_arguments(inner: str) -> list[str] | None:
-    """Split arguments at the commas of the outer level.
+    """Split the arguments of a call at the commas that are outside of inner parentheses.
 
     Return None if the text is not the content of one pair of parentheses.
     """

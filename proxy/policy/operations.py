@@ -1,6 +1,7 @@
-"""Distinguish operations of a collection from its keys.
+"""Distinguish an operation of a collection from a key of the collection.
 
-The names are the functions and actions that bind to a collection in Microsoft Graph's `$metadata` of v1.0.
+The names are those of functions and actions that bind to a collection in Microsoft Graph's `$metadata` of
+v1.0.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _NOT_COLLECTIONS: Final = frozenset(("v1.0", "beta", "me", "root", "manager", "d
 
 
 def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
-    """Return the positions of the wildcards of a pattern that may match a key.
+    """Return the positions of the wildcards in a path pattern that may match a key.
 
-    They follow a word, or a wildcard that cannot itself match a key.
+    These wildcards follow a literal segment, or a wildcard that cannot itself match a key.
     """
     found: list[int] = []
     for at in range(len(segments)):
@@ -61,9 +62,10 @@ def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
 def operation_at(
     positions: Iterable[int], words: tuple[str, ...], keys: tuple[int, ...], method: str
 ) -> str | None:
-    """Return the first operation in the place of a key that the method can call.
+    """Return the first operation that the method can call and that stands in the place of a key.
 
-    The method is in capitals. The segments in `keys` are keys. An action is always the last segment.
+    The HTTP method must be in capitals. The path segments at the positions in `keys` are keys, not
+    operations. An OData action is always the last segment of a path.
     """
     if method not in FUNCTION_METHODS:
         return None

@@ -1,4 +1,4 @@
-"""The server of an absolute address, in one normal form of scheme, host and port."""
+"""The server of an absolute URL, in one normal form of scheme, host and port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ORIGIN: Final = re.compile(
 
 
 class Origin(NamedTuple):
-    """Scheme, host and port of an address in their normal form."""
+    """Scheme, host and port of a URL in their normal form."""
 
     scheme: str
     host: str
@@ -21,19 +21,19 @@ class Origin(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The host as shown to people, with its port unless the scheme implies the port."""
+        """The host as it is shown to people, with its port unless the scheme implies the port."""
         return self.host if self.port == _DEFAULT_PORTS[self.scheme] else f"{self.host}:{self.port}"
 
 
 class Address(NamedTuple):
-    """An absolute address: its origin, and the rest."""
+    """An absolute URL: its origin, and the rest of the URL."""
 
     origin: Origin
     rest: str
 
 
 def parse_address(text: str) -> Address | None:
-    """Parse an absolute address. Return None if its server is not certain."""
+    """Parse an absolute URL. Return None if the server of the URL is ambiguous."""
     found = _ORIGIN.match(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Distinguish names of resources from ids in a path, without a schema."""
+"""Distinguish names of resources from ids in a request path, without a schema."""
 
 from __future__ import annotations
 
@@ -58,14 +58,15 @@ class Shaped(NamedTuple):
 
     @property
     def parent(self) -> Shaped:
-        """The path without its last segment."""
+        """The shape of the path without its last segment."""
         return Shaped(self.shape[:-1], self.spelled[:-1])
 
 
 def shapes_of(method: str, target: Target) -> list[Shaped] | None:
-    """Return the shapes of all interpretations that rules must allow before the request is allowed.
+    """Return the shapes of all path interpretations that rules must allow before the request is allowed.
 
-    Return None if a rule cannot express one of them. `method` is in capitals.
+    Return None if a rule's path pattern cannot express one of the shapes. The argument `method` must be in
+    capitals.
     """
     found: dict[Shaped, None] = {}
     for reading in target.readings:
@@ -79,7 +80,7 @@ def shapes_of(method: str, target: Target) -> list[Shaped] | None:
 
 
 def looks_like_id(text: str) -> bool:
-    """Return True for a GUID, a number, a mail address, or other text that is not a resource's name."""
+    """Return True for a GUID, a number, a mail address, or other text that is not the name of a resource."""
     if _NAME.fullmatch(text) is None:
         return True
     digits = sum(char.isdecimal() for char in text)
@@ -90,14 +91,17 @@ def looks_like_id(text: str) -> bool:
 
 
 def _narrowness(name: Name) -> tuple[bool, int, tuple[str, ...]]:
-    """Sort key of names: paths between colons last, because they name files, and names with a type first."""
+    """Sort key of a path's names.
+
+    Names with a type sort first; paths between colons sort last, because they name files.
+    """
     return any(word.endswith(":") for word in name.folded), -len(name.folded), name.folded
 
 
 def _shaped(method: str, name: Name) -> Shaped | None:
-    """Return the shape of a name, or None if no rule can match exactly this shape.
+    """Return the shape of a path's name, or None if no rule can match exactly this shape.
 
-    The version and the first resource are always words.
+    The version and the first resource of a path are always literal words in its shape.
     """
     if len(name.folded) > MAX_PATTERN_SEGMENTS:
         return None
@@ -122,7 +126,7 @@ def _shaped(method: str, name: Name) -> Shaped | None:
 
 @lru_cache(maxsize=8192)
 def _word(folded: str, exact: str | None) -> str | None:
-    """Return the word as a rule spells it, without arguments of a call; None if a rule cannot spell it."""
+    """Return a segment as a rule spells it, without arguments of a call; None if a rule cannot spell it."""
     written = "" if exact is None else exact.partition("(")[0]
     for spelled in (written if _NAME.fullmatch(written) else folded, folded, exact):
         if spelled and fold(spelled) == folded and _is_a_word(spelled, folded):
@@ -138,7 +142,7 @@ def _is_a_word(text: str, folded: str) -> bool:
 
 
 def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
-    """Return whether the segment after `before` is one of many; the last one of a POST may be an action."""
+    """Return whether the segment after `before` is a key; the last segment of a POST may be an action."""
     if word.startswith("$") or fold(word).startswith("microsoft.graph."):
         return False
     if looks_like_id(word) and fold(word) not in KNOWN_RESOURCES:  # names have no significant letter case
@@ -150,12 +154,12 @@ def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
 
 
 def names_function(word: str) -> bool:
-    """Return True if a word as sent is spelled like the name of a function of Graph."""
+    """Return True if a path segment, as sent, is spelled like the name of a Microsoft Graph function."""
     return _FUNCTION.fullmatch(word) is not None
 
 
 def is_plural(folded: str) -> bool:
-    """Return True if a word is spelled like the name of a collection."""
+    """Return True if a path segment is spelled like the name of a collection."""
     return folded in _NAMES_WITH_PLURAL or (folded.endswith("s") and not folded.endswith(("ss", "us", "is")))
 
 

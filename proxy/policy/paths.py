@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 
 class InvalidPattern(ValueError):
-    """The pattern is invalid; the message explains the error to its author."""
+    """The path pattern of a rule is invalid; the message explains the error to the rule's author."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A parsed path pattern.
+    """A parsed path pattern of a rule.
 
-    `segments` are folded resource names, with None for a wildcard. `parameters` has the names and positions
-    of the named wildcards.
+    `segments` are the pattern's folded resource names, with None for each wildcard. `parameters` has the
+    names and positions of the pattern's named wildcards.
     """
 
     segments: tuple[str | None, ...]
@@ -39,7 +39,7 @@ class Pattern:
 
     @property
     def wildcards_from(self) -> int:
-        """Position where the wildcards at the end of the pattern begin."""
+        """Position at which the wildcards at the end of the pattern begin."""
         at = len(self.segments)
         while at and self.segments[at - 1] is None:
             at -= 1
@@ -47,7 +47,7 @@ class Pattern:
 
 
 def parse_pattern(text: str) -> tuple[Pattern, ...]:
-    """Parse a pattern under each of its names. Raise InvalidPattern."""
+    """Parse a path pattern, and return a pattern for each of its names. Raise InvalidPattern."""
     words = _words(text)
     rest = bool(words) and words[-1] == "**"
     if rest:
@@ -58,7 +58,7 @@ def parse_pattern(text: str) -> tuple[Pattern, ...]:
         found = _PARAMETER.fullmatch(word)
         if found is not None:
             if any(known == found[1] for known, _ in parameters):
-                raise InvalidPattern(f"parameter {{{found[1]}}} occurs twice")
+                raise InvalidPattern(f"path parameter {{{found[1]}}} occurs twice")
             parameters.append((found[1], len(names[0])))
         if found is not None or word == "*":
             for name in names:
@@ -82,19 +82,21 @@ def _words(text: str) -> list[str]:
         if word in ("", ".", ".."):
             raise InvalidPattern("a path pattern must not have empty segments or dot segments")
         if word == "**" and at != len(words) - 1:
-            raise InvalidPattern("** is allowed only at the end")
+            raise InvalidPattern("** is allowed only at the end of a path pattern")
         if word not in ("*", "**") and "*" in word:
-            raise InvalidPattern("* and ** must be whole segments")
+            raise InvalidPattern("* and ** must be whole segments of a path pattern")
         if ("{" in word or "}" in word) and _PARAMETER.fullmatch(word) is None:
-            raise InvalidPattern("a parameter must be a whole segment: {name} with letters, digits, _ and -")
+            raise InvalidPattern(
+                "a path parameter must be a whole segment: {name} with letters, digits, _ and -"
+            )
     return words
 
 
 def _folded_names(word: str) -> tuple[tuple[str, ...], ...]:
-    """Return the names of a rule's word, read like a segment of a request: `delta()` is also `delta`.
+    """Return the names of a segment of a rule's path, read like a request's: `delta()` is also `delta`.
 
-    Most words of a ruleset stand in many of its paths. Parsing one takes half of the compilation of a rule,
-    so results are cached.
+    Most literal segments of a ruleset occur in many of its paths. Parsing such a segment takes half of the
+    time to compile a rule, so results are cached.
     """
     return _read_names_cached(word) if len(word) <= _MAX_CACHED_WORD else _read_names(word)
 
@@ -122,7 +124,7 @@ def _encoded(word: str) -> str:
     if unseen is not None:
         raise InvalidPattern(f"`{escaped(word)}` contains {named(unseen)}, which is invisible: remove it")
     if "%" in decoded or "/" in decoded or not decoded.isprintable():
-        raise InvalidPattern(f"{word!r}: write the segment in its decoded form")
+        raise InvalidPattern(f"{word!r}: write the path segment in its decoded form")
     return "".join(
         char if char.isascii() and char not in "?#" else "".join(f"%{byte:02X}" for byte in char.encode())
         for char in decoded
@@ -143,9 +145,9 @@ class Node(Generic[T]):
 
 
 class PathTree(Generic[T]):
-    """A tree of patterns.
+    """A search tree of the path patterns of rules.
 
-    The cost of a search depends on the path, not on the number of patterns.
+    The cost of a search depends on the request path, not on the number of patterns.
     """
 
     def __init__(self) -> None:
@@ -168,7 +170,7 @@ class PathTree(Generic[T]):
         (node.rests if pattern.rest else node.ends).append(value)
 
     def find(self, name: Name) -> tuple[list[T], list[T]]:
-        """Return the values of patterns that match the path itself, and of those that end above it."""
+        """Return the values of patterns that match the path itself, and of patterns that end above it."""
         found: list[T] = []
         above: list[T] = []
         level = [self.root]
@@ -191,9 +193,9 @@ class PathTree(Generic[T]):
         return found, above
 
     def find_any(self, name: Name) -> tuple[list[T], list[T], list[T]]:
-        """Search like `find` for a name with segments ANY_NAME.
+        """Search like `find` for a name that has segments ANY_NAME.
 
-        The third list has the values that only a guessed word leads to.
+        The third list has the values that the search reaches only through a guessed segment.
         """
         found: list[T] = []
         perhaps: list[T] = []
@@ -217,7 +219,7 @@ class PathTree(Generic[T]):
         return found, above, perhaps
 
     def nodes_at(self, name: Name) -> list[Node[T]]:
-        """Return the nodes to which the name leads, in all patterns."""
+        """Return the tree nodes to which the name leads, in all patterns."""
         level = [self.root]
         for word, exact in zip(name.folded, name.exact, strict=True):
             below: list[Node[T]] = []
@@ -232,9 +234,9 @@ class PathTree(Generic[T]):
 
 
 def take_apart(root: Node[T]) -> Generator[None, None, None]:
-    """Empty a tree that is no longer used, and yield often on the way.
+    """Empty a pattern tree that is no longer used, and yield often between the steps.
 
-    Freeing ten thousand rules at once would take milliseconds.
+    Freeing ten thousand rules of a tree at once would take milliseconds.
     """
     nodes = [root]
     work = 0

@@ -1,9 +1,10 @@
-"""Filter a response of any kind: JSON without hidden properties, or values that are not a hidden property.
+"""Filter a response of any format: JSON without hidden properties, or values that are not a hidden property.
 
-A filter finds properties by their names. A number, a text or a list of them has no names, so only the path
-shows what it is. OData returns plain values for a property that the path names, for a function or an action,
-and for `/$count`. Such a response passes if the path does not name a hidden property. Every other response
-without names, such as plain values in place of an entity, may be the hidden property itself. It fails.
+A filter finds properties by their names in the response. A number, a text or a list of such values has no
+property names, so only the request path shows its meaning. OData returns plain values for a property that the
+path names, for a function or an action, and for `/$count`. A response of plain values passes if the path does
+not name a hidden property. Every other response without property names, such as plain values in place of an
+entity, may be the hidden property itself. It fails.
 """
 
 from __future__ import annotations
@@ -105,11 +106,11 @@ Asked = tuple[str, Target]  # method of the request in capitals, and its target
 
 
 class NamesHidden(Exception):
-    """The path may name a hidden property: the rule that hides it blocks the request."""
+    """The path may name a hidden property. The rule that hides this property blocks the request."""
 
 
 class MediaType(NamedTuple):
-    """The parts of a Content-Type that a filter uses."""
+    """The parts of a Content-Type that a filter needs."""
 
     essence: str  # e.g. application/json, in lower case; empty without a Content-Type
     is_json: bool
@@ -120,7 +121,7 @@ _known_types: Final[BoundedMemo[bytes, MediaType]] = BoundedMemo(_MOST_TYPES, _L
 
 
 def media_type(content_type: bytes) -> MediaType:
-    """Parse the value of a Content-Type; the result is empty for an empty value."""
+    """Parse the value of a Content-Type header; the result is empty for an empty value."""
     known = _known_types.entries.get(content_type)
     if known is None:
         text = content_type.decode("latin-1").lower()
@@ -134,16 +135,18 @@ def media_type(content_type: bytes) -> MediaType:
 def without_hidden(
     compiled: CompiledFilter, transforms: Transforms, asked: Asked, kind: MediaType, body: bytes
 ) -> Filtered:
-    """Filter the body of a response, and return it with the names of removed properties.
+    """Filter the body of a response, and return it with the names of the removed properties.
 
     Raise FilterFailed if the body may contain a hidden property that the filter cannot find. Raise
-    NamesHidden if the path may name one. Raise ItemNotFound if a read led to an object that the filter does
-    not keep. A write to such an object has already been done, so its response shows no property of the
-    object.
+    NamesHidden if the request path may name a hidden property. Raise ItemNotFound if a read led to an object
+    that the filter does not keep. A write to such an object has already been done, so its response shows no
+    property of the object.
     """
     if kind.is_json:
         if kind.is_verbose:
-            raise FilterFailed("the response is OData's verbose JSON, whose properties are at other places")
+            raise FilterFailed(
+                "the response is OData's verbose JSON, in which the filter does not find properties"
+            )
         try:
             return compiled.apply(body)
         except ItemNotFound:
@@ -158,7 +161,7 @@ def without_hidden(
 
 
 def _require_plain(transforms: Transforms, asked: Asked, body: bytes, plain: PlainValues) -> None:
-    """Raise unless the path asks for plain values, and they are not a hidden property."""
+    """Raise unless the path requests plain values that are not a hidden property."""
     if _NOTHING.fullmatch(without_mark(body)):
         return
     if transforms.keep:
@@ -179,7 +182,7 @@ def _require_plain(transforms: Transforms, asked: Asked, body: bytes, plain: Pla
 
 
 def _has_plain_values(word: str | None) -> bool:
-    """Return False for an entity, a collection, a count and a reference."""
+    """Return False if the path segment stands for an entity, a collection, a count or a reference."""
     return not (word is None or word.startswith("$") or word in COLLECTIONS or word in SINGLETONS)
 
 
@@ -197,7 +200,7 @@ def _require_property(transforms: Transforms, asked: Asked, path: Shaped, failur
 
 
 def _may_end_in_key(path: Shaped) -> bool:
-    """Return True if the path may ask for an entity by its key (OData 4.01 Part 2 §4.3.6)."""
+    """Return True if the path may request an entity by its key (OData 4.01 Part 2 §4.3.6)."""
     words = path.shape
     last, collection = path.spelled[-1], words[-2]
     if collection is None or collection in COLLECTIONS or collection in SINGLETONS:
@@ -209,7 +212,7 @@ def _may_end_in_key(path: Shaped) -> bool:
 
 
 def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes) -> None:
-    """Raise unless the body is a count, one value of a property, or a picture or sound."""
+    """Raise unless the response body is a count, one value of a property, a picture or a sound."""
     if transforms.keep:
         raise FilterFailed("the response is not JSON, and the filter keeps items by their properties")
     ends = _ends(asked)
@@ -230,17 +233,17 @@ def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes
 
 
 def _ends(asked: Asked) -> list[Shaped]:
-    """Return the path in each interpretation that counts. Raise FilterFailed."""
+    """Return the shape of the request path in each interpretation that counts. Raise FilterFailed."""
     shapes = shapes_of(*asked)
     if not shapes or any(len(each.shape) < _LEAST_SEGMENTS for each in shapes):
-        raise FilterFailed("the response has no names, and may be the hidden property")
+        raise FilterFailed("the response has no property names, and may be a hidden property")
     return [_with_extensions(each) for each in shapes]
 
 
 def _with_extensions(path: Shaped) -> Shaped:
-    """Return the path with directory extensions as words.
+    """Return the path's shape with the names of directory extensions as words.
 
-    They contain an application's id, but they are properties.
+    The names of directory extensions contain an application's id, but are names of properties.
     """
     words = [
         fold(text) if word is None and _EXTENSION.fullmatch(text) else word
@@ -250,9 +253,9 @@ def _with_extensions(path: Shaped) -> Shaped:
 
 
 def _without_cast(path: Shaped) -> Shaped:
-    """Remove the name of a type from the end of a path.
+    """Remove a cast (the name of a type) from the end of a path.
 
-    The path then leads to the same objects (OData 4.01 Part 1 §11.2.2).
+    Without the cast, the path leads to the same objects (OData 4.01 Part 1 §11.2.2).
     """
     while (last := path.shape[-1]) is not None and last.startswith(_CAST):
         path = path.parent
@@ -260,13 +263,13 @@ def _without_cast(path: Shaped) -> Shaped:
 
 
 def _refuse_stripped(transforms: Transforms, path: Shaped) -> None:
-    """Raise NamesHidden if the path names a removed property."""
+    """Raise NamesHidden if the path names a property that the filter removes."""
     if HiddenProperties(Transforms(transforms.strip)).named_within(_words(path)) is not Naming.NOTHING:
         raise NamesHidden
 
 
 def _refuse_unlisted(transforms: Transforms, path: Shaped) -> None:
-    """Raise NamesHidden unless the path names something that the filter shows."""
+    """Raise NamesHidden unless the path names a property that the filter shows."""
     hidden = HiddenProperties(transforms)
     if hidden.named_within(_words(path)) is not Naming.NOTHING:
         raise NamesHidden
@@ -275,14 +278,14 @@ def _refuse_unlisted(transforms: Transforms, path: Shaped) -> None:
 
 
 def _words(path: Shaped) -> tuple[str, ...]:
-    """Return the words of the path, with a text that names no property in place of each id."""
+    """Return the words of the path's shape, with a text that names no property in place of each id."""
     return tuple(word or "/" for word in path.shape)
 
 
 def _is_media(body: bytes) -> bool:
-    """Return True if the body begins like a picture or sound.
+    """Return True if the response body begins like a picture or a sound file.
 
-    The Content-Type alone proves nothing, because any text may have it.
+    The Content-Type alone does not prove the format, because a server may send any text with it.
     """
     return body.startswith(_SIGNATURES) or _CONTAINER.match(body) is not None
 

@@ -1,6 +1,6 @@
-"""Decide whether query options probe a hidden property.
+"""Decide if the query options of a request probe a hidden property.
 
-A filter on a hidden property reveals its value even though no response shows it.
+A `$filter` on a hidden property reveals its value even though no response shows it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOTHING: Final[_Tree] = {}
 
 
 class QueryGuard:
-    """A guard that evaluates the query options of requests under a filter with `guard_queries`."""
+    """Guard that evaluates the query options of requests under a filter with `guard_queries`."""
 
     __slots__ = ("_allowed", "_kept", "_stripped")
 
@@ -75,8 +75,8 @@ class QueryGuard:
     def _is_probed_in_path(self, target: Target) -> bool:
         """Return True if the path calls `search(q='…')` or uses a removed property as a key.
 
-        Such a call searches all properties, like `$search`. A name that is not in the allow list may be a
-        parameter of a function as well.
+        The call `search(q='…')` searches all properties, like `$search`. A name in a call that is not in the
+        allow list may be a parameter of the function as well.
         """
         if _searches(target):
             return True
@@ -107,7 +107,7 @@ class QueryGuard:
         return self._hides_any(named, searched)
 
     def _may_name(self, texts: list[str], searched: set[str]) -> bool:
-        """Return whether the last word of a removed path occurs anywhere in the texts."""
+        """Return whether the last word of a removed property's path occurs anywhere in the query texts."""
         text = "\n".join(texts)
         if not text.isascii() or "\\" in text:
             return True
@@ -134,9 +134,9 @@ class QueryGuard:
 
 
 def _asks_about_items(kept: _Tree, options: Mapping[str, tuple[str, ...]], searches: tuple[str, ...]) -> bool:
-    """Return True if a query uses a property of items other than those by which items are kept.
+    """Return True if a query uses a property of items other than those that the filter's conditions test.
 
-    The link to the next page would reveal items that the response does not show. Raise Unresolved.
+    The link to the next page would reveal items that the response does not contain. Raise Unresolved.
     """
     if "apply" in options:  # `$apply` counts and sums all items
         return True
@@ -151,9 +151,9 @@ def _asks_about_items(kept: _Tree, options: Mapping[str, tuple[str, ...]], searc
 
 
 def _searches(target: Target) -> bool:
-    """Return whether the path calls `search` in any interpretation.
+    """Return whether the request path calls `search` in any interpretation.
 
-    A query on the search results reveals as much as the search itself.
+    A query option on search results reveals as much as the search itself.
     """
     return any(_calls_search(name) for reading in target.readings for name in reading.names)
 
@@ -169,9 +169,9 @@ def _calls_search(name: Name) -> bool:
 
 
 def _spaced(value: str) -> str:
-    """Replace each `+` by a space, which makes interpretations equal.
+    """Replace each `+` in a query value by a space, so that the value's interpretations become equal.
 
-    If the `+` is not a space, this does not change the names that are found.
+    If the `+` does not stand for a space, this replacement does not change the names that are found.
     """
     return value.replace("+", " ") if "+" in value else value
 
@@ -186,7 +186,7 @@ def _allows(tree: _Tree, named: Named, searched: set[str]) -> bool:
 
 
 def _may_be_meant(stripped: Path, paths: set[Path], unsure: set[str]) -> bool:
-    """Return whether the words of a removed path, all of which occur, may belong together."""
+    """Return whether the words of a removed property's path, all of which occur, may belong together."""
     if len(stripped) == 1 or not unsure.isdisjoint(stripped):
         return True
     return any(path[-1] == stripped[-1] and _leads_through(path, stripped) for path in paths)
@@ -209,9 +209,9 @@ def _plant(tree: _Tree, path: Path) -> None:
 
 
 def _is_allowed(path: Path, tree: _Tree, *, in_part: bool) -> bool:
-    """Return whether the tree allows the path.
+    """Return whether the allow list's tree allows the property path.
 
-    An allowed property is allowed with everything within it.
+    An allow list that has a property also allows everything within the property.
     """
     for part in path:
         branch = tree.get(part, _NOTHING)
@@ -224,20 +224,20 @@ def _is_allowed(path: Path, tree: _Tree, *, in_part: bool) -> bool:
 
 
 def _leads_through(path: Path, stripped: Path) -> bool:
-    """Return whether the words occur in the path in this order, with any words in between.
+    """Return whether the words occur in the property path in this order, with any words in between.
 
-    The same object may be reached in several ways.
+    A query may reach the same object through different relations.
     """
     parts = iter(path)
     return all(word in parts for word in stripped)
 
 
 def _collect_searched(text: str, named: Named, names: set[str]) -> None:
-    """Collect the names of searched properties.
+    """Collect the names of the properties that a `$search` value names.
 
-    Raise Unresolved if a word names no property, because it is searched for in all properties, hidden ones
-    included. In messages, this applies to each word but the first of `"subject:one two"`, where quotes
-    contain a query.
+    Raise Unresolved if a search word names no property, because such a word is searched for in all
+    properties, including hidden ones. In a search of messages, this applies to each word except the first of
+    `"subject:one two"`, where quotes contain a query.
     """
     words = _SEARCH_WORD.findall(with_words_whole(text))
     named.take(len(words))

@@ -1,8 +1,9 @@
 """Find the properties that query options name, each as its path from an item of the response.
 
-A path is resolved through lambda variables (OData 4.01 part 2 §5.1.1.13) and the options of `$expand`
-(§5.1.3): `c/issuer` within `identities/any(c:…)` is `identities/issuer`. A word is treated as a keyword only
-in a place where a keyword can stand. A word whose object is not certain is called loose.
+A property path is resolved through lambda variables (OData 4.01 part 2 §5.1.1.13) and the options of
+`$expand` (§5.1.3): for example, `c/issuer` within `identities/any(c:…)` is `identities/issuer`. A word in a
+query option is treated as a keyword only in a place where a keyword can stand. A property name is called
+loose if it is not certain which object it belongs to.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _SEGMENTS: Final = frozenset(("$count", "$ref", "$value"))  # segments of the pr
 
 
 class _Mode(Enum):
-    """Kinds of a text's content."""
+    """Kinds of content that a part of a query text can have."""
 
     PATHS = "paths"
     ORDER = "order"
@@ -97,11 +98,11 @@ _BEFORE_OPTIONS: Final = frozenset(("(", ";", "&"))
 
 
 class Unresolved(ValueError):
-    """It is not certain which properties a query names."""
+    """The properties that a query names cannot be determined."""
 
 
 class Named:
-    """The names in the options of one query."""
+    """The property names in the options of one query."""
 
     __slots__ = ("homonyms", "loose", "paths", "renames", "tokens_left")
 
@@ -113,9 +114,10 @@ class Named:
         self.tokens_left = MAX_TOKENS
 
     def add(self, option: str, text: str, base: Path | None = ()) -> None:
-        """Collect the names in the value of an option.
+        """Collect the property names in the value of a query option.
 
-        `base` is the path that they are relative to, or None if it is not certain. Raise Unresolved.
+        `base` is the path to which the property names are relative, or None if this path is not certain.
+        Raise Unresolved.
         """
         text = with_words_whole(text)
         mode = _MODES.get(option, _Mode.EXPRESSION)
@@ -134,7 +136,8 @@ class Named:
     def _take_words_of_json(self, text: str) -> None:
         """Collect all words of a JSON text.
 
-        JSON parsers differ in which names they accept: in double quotes, in single quotes or without quotes.
+        JSON parsers differ in the names that they accept: in double quotes, in single quotes or without
+        quotes.
         """
         words = _WORD.findall(_JSON_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text))
         self.take(len(words))
@@ -150,7 +153,7 @@ class Named:
 
 
 def with_words_whole(text: str) -> str:
-    """Make each name one word, by replacing characters of names that the patterns do not match."""
+    """Make each property name one word: replace the characters of names that the patterns do not match."""
     return text if text.isascii() else _NO_LETTERS.sub(_in_a_name, unicodedata.normalize("NFC", text))
 
 
@@ -169,7 +172,7 @@ def _readings(text: str) -> list[re.Pattern[str]]:
 
 
 class _Frame:
-    """The content of one pair of parentheses, or the text outside of all parentheses."""
+    """The content of one pair of parentheses in a query, or the text outside of all parentheses."""
 
     __slots__ = ("base", "collection", "has_options", "home", "is_call", "mode", "variable")
 
@@ -184,7 +187,7 @@ class _Frame:
 
 
 class _Walk:
-    """One pass through the tokens of a text."""
+    """One pass through the tokens of a query option's text."""
 
     __slots__ = ("_before", "_frame", "_named", "_outer", "_path", "_variables")
 
@@ -255,7 +258,7 @@ class _Walk:
         before, frame = self._before, self._frame
         word = fold(name)
         if after and word in _SEARCHES:
-            raise Unresolved("another option contains a search")
+            raise Unresolved("a query option other than `$search` contains a search")
         self._before = after or _OPERAND
         if before == "/" or (before == _NEXT_TRANSFORMATION and not self._is_transformation(word, after)):
             self._pass_segment(name, word, after)
@@ -277,7 +280,7 @@ class _Walk:
         return self._frame.mode is _Mode.TRANSFORMATIONS and after == "(" and word in _TRANSFORMATIONS
 
     def _pass_segment(self, name: str, word: str, after: str) -> None:
-        """Process a name after a slash."""
+        """Process a property name after a slash in a query."""
         if name[0] == "$":
             path = self._path = self._path if word in _SEGMENTS else None
             if after == "(":
@@ -303,7 +306,10 @@ class _Walk:
         self._pass_cast(path, after)
 
     def _pass_cast(self, path: Path | None, after: str) -> None:
-        """Process a cast: it changes the type of the object before it, and the property stays the same."""
+        """Process a cast in a property path.
+
+        It changes the type of the preceding object; the property stays.
+        """
         self._path = path
         if after != "(":
             return
@@ -314,7 +320,7 @@ class _Walk:
             self._open(_Frame(_Mode.EXPRESSION, None, False))
 
     def _pass_option(self, name: str, word: str, before: str, after: str) -> None:
-        """Process a name with a dollar sign before it or an equals sign after it."""
+        """Process a name in a query with a dollar sign before it or an equals sign after it."""
         frame = self._frame
         if after == "=" and frame.has_options and before in _BEFORE_OPTIONS:
             self._begin_option(word)
@@ -358,9 +364,9 @@ class _Walk:
             self._named.loose.add(word)
 
     def _is_language(self, name: str, word: str, before: str, after: str) -> bool:
-        """Return whether the word is a keyword or a variable at this place, and process it if so.
+        """Return whether the word is a keyword or a variable at this place. Process the word if so.
 
-        A property may be called `date`, `has` or `null`.
+        A property may have a name that is also a keyword, such as `date`, `has` or `null`.
         """
         follows_operand = before in _ENDS_OF_OPERANDS
         if follows_operand and word in _OPERATORS:
@@ -402,5 +408,5 @@ class _Walk:
 
 
 def _within(mode: _Mode) -> _Mode:
-    """Return the kind of content of parentheses in an expression or a transformation."""
+    """Return the kind of content that parentheses in an expression or a transformation have."""
     return mode if mode is _Mode.TRANSFORMATIONS else _Mode.EXPRESSION

@@ -1,4 +1,4 @@
-"""Find the types, relations and operations to which a path leads in the schema."""
+"""Find the types, relations and operations to which a request path leads in the schema."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _NO_POSITIONS: Final[frozenset[int]] = frozenset()
 
 
 class Step:
-    """One segment of a path, and the type that it leads to: -1 for a value or an unknown type.
+    """One segment of a path, and the schema type that it leads to; -1 for a value or an unknown type.
 
-    `owner` is the type that declares the relation or property, and `member` is its row. For a root, `member`
-    is the row of the root.
+    `owner` is the type that declares the relation or property, and `member` is its row in the schema's table.
+    For a root of the service, `member` is the row of the root in the schema's table.
     """
 
     __slots__ = ("collection", "kind", "member", "operations", "owner", "type")
@@ -78,7 +78,7 @@ _LOST: Final = Step(INDETERMINATE)
 def reaches(
     model: ResourceModel, names: Sequence[str], quoted: Container[int] = _NO_POSITIONS
 ) -> tuple[Step, ...]:
-    """Return the steps of a path after its version, up to the first indeterminate one.
+    """Return the schema steps of a path after its version, up to the first indeterminate step.
 
     `quoted` has the positions of keys in quotes or parentheses, which are never operations.
     """
@@ -92,10 +92,10 @@ def reaches(
 
 
 def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int:
-    """Return whether one of the steps has the type or a type derived from it.
+    """Return whether one of the path's steps has the type or a type derived from it.
 
-    The result is MAYBE if a step has a base type, because the object may be of the type, or if a step is
-    indeterminate.
+    The result is MAYBE if a step is indeterminate, or has a base type of the type, because the object may be
+    of the type.
     """
     best = NO
     for step in steps:
@@ -110,7 +110,7 @@ def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int
 
 
 def reaches_member(steps: Sequence[Step], owner: int, member: int) -> int:
-    """Return whether one of the steps is this relation or property of `owner`."""
+    """Return whether one of the path's steps is this relation or property of `owner`."""
     best = NO
     for step in steps:
         if step.kind == INDETERMINATE:
@@ -121,7 +121,7 @@ def reaches_member(steps: Sequence[Step], owner: int, member: int) -> int:
 
 
 class _Walk:
-    """The state of the walk through one path: its place, and the steps so far."""
+    """State of the walk through one path in the schema: its place, and the steps so far."""
 
     __slots__ = ("_model", "_place", "_type", "steps")
 
@@ -174,7 +174,7 @@ class _Walk:
         return Step(ROOT, type_, many, member=root)
 
     def _in_collection(self, name: str) -> Step:
-        """Read the segment as an operation, a cast or a key, in this order."""
+        """Interpret the path segment as an operation, a cast or a key, in this order."""
         simple = _called(name)
         number = self._model.name_id(simple.rpartition(".")[2])
         if number >= 0:
@@ -217,7 +217,7 @@ class _Walk:
         return self._operation(name, self._type, False)
 
     def _cast(self, name: str) -> Step | None:
-        """Return the step of a type's name, or None if the schema has no such type."""
+        """Return the path step for a type's name, or None if the schema has no such type."""
         model = self._model
         type_ = model.type_of(name)
         if type_ < 0:
@@ -230,7 +230,7 @@ class _Walk:
         return Step(CAST, type_, self._place == _MANY)
 
     def _derived_has_operation(self, simple: str, number: int) -> bool:
-        """Return True if the schema binds such an operation to collections of a derived type."""
+        """Return True if the schema binds an operation of this name to collections of a derived type."""
         model = self._model
         first, last = model.operations_of(number)
         for each in range(first, last):
@@ -251,7 +251,10 @@ class _Walk:
         return self._called_operation(found) if found else _LOST
 
     def _overloads(self, simple: str, number: int, type_: int, many: bool) -> list[int]:
-        """Return the overloads that bind closest to the type, or the unbound ones if the type is -1."""
+        """Return the operation's overloads that bind closest to the type.
+
+        If the type is -1, return the unbound overloads.
+        """
         model = self._model
         first, last = model.operations_of(number)
         wanted = 0 if type_ < 0 else BOUND | BOUND_TO_COLLECTION if many else BOUND

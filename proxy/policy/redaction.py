@@ -1,6 +1,7 @@
-"""Redact the secrets of a query, and mark where text was cut.
+"""Redact the secrets of a query, and mark the places where text was cut.
 
-`…[N more]` ends a text or list that was cut. N is the number of characters or items that were removed.
+The mark `…[N more]` ends a text or list that was cut. In the mark, N is the number of characters or items
+that were removed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CUT_MARK: Final = re.compile(r"…\[(?:[0-9]+ more|cut)\]")  # events of earlie
 
 
 def cut_mark(missing: int) -> str:
-    """Return the mark of a cut: the last item of the list, or the end of the text.
+    """Return the mark of cut text: the last item of a cut list, or the end of a cut text.
 
     `missing` is the number of items or characters that were removed.
     """
@@ -33,17 +34,17 @@ def cut_mark(missing: int) -> str:
 
 
 def is_cut(text: str) -> bool:
-    """Return True if the text contains the mark of a cut, such as a target with a cut path or query."""
+    """Return True if the text contains the mark of cut text, such as a target with a cut path or query."""
     return "…[" in text and _CUT_MARK.search(text) is not None
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text, or its first `most` characters with the mark of a cut if it is longer."""
+    """Return the text, or its first `most` characters with the mark of cut text if it is longer."""
     return text if len(text) <= most else text[:most] + cut_mark(len(text) - most)
 
 
 def without_secrets(query: str) -> str:
-    """Return the query with each value that grants access by itself replaced by a mask."""
+    """Return the query with a mask in place of each value that grants access by itself."""
     if len(query) <= _MAX_REMEMBERED_QUERY:
         return _without_secrets_remembered(query)
     return _masked(query)

@@ -1,6 +1,6 @@
-"""Redirects that bypass the proxy.
+"""Detect redirects that bypass the proxy.
 
-A client that follows one receives content that no filter has examined.
+A client that follows such a redirect receives content that no filter has examined.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def is_redirect(status: int) -> bool:
 
 
 def leads_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]) -> bool:
-    """Return True if a redirect may lead to an address that is not below one of the upstream's addresses."""
+    """Return True if a redirect may lead to a URL that is not below one of the upstream's base URLs."""
     return host_elsewhere(headers, upstream_bases) is not None
 
 
 def host_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]) -> str | None:
-    """Return the host of a Location that is not certainly below one of the upstream's addresses, or None."""
+    """Return the host of a Location that is not certainly below one of the upstream's URLs; else None."""
     locations = [value for name, value in headers if name.strip().lower() == b"location"]
     if not locations:
         return None
@@ -46,7 +46,7 @@ def host_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Itera
 
 
 def _is_upstreams(location: str, bases: list[Address]) -> bool:
-    """Return True if the address is relative, or below one of the bases."""
+    """Return True if the Location is relative, or below one of the base URLs."""
     if not location.startswith(_NETWORK_PATH) and _SCHEME.match(location) is None:
         return True
     for base in bases:
@@ -57,7 +57,7 @@ def _is_upstreams(location: str, bases: list[Address]) -> bool:
 
 
 def _host_of(location: str, bases: list[Address]) -> str:
-    """Return only the host, because path, query and user information may contain a credential."""
+    """Return only the host of a Location, because its other parts may contain a credential."""
     for base in bases:
         address = _absolute(location, base)
         if address is not None:

@@ -1,4 +1,4 @@
-"""The schema of a graph API, in a flat form that loads fast."""
+"""The schema of a graph API, in a flat binary form that loads fast."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _NAMES: Final = re.compile(rb"[A-Za-z0-9_.]*")
 
 
 class DamagedModel(ValueError):
-    """The bytes are not the flat form of a schema."""
+    """The bytes are not the flat form of a graph API's schema."""
 
 
 def digest_of(data: bytes) -> str:
-    """Return the SHA-256 digest that names a flat form."""
+    """Return the SHA-256 digest that identifies the flat form of a schema."""
     return sha256(data).hexdigest()
 
 
 class ResourceModel:
-    """A schema as tables of words within the bytes from which it was loaded.
+    """A schema of a graph API, as tables of 32-bit words within the bytes from which it was loaded.
 
-    Two tables of types are built only when a rule needs them. Types, members, roots and operations are
-    numbers: the rows of their tables. -1 means that no such row exists.
+    The model builds two of its tables of types only when a rule needs them. The model identifies types,
+    members, roots and operations by the rows of their tables. -1 means that no such row exists.
     """
 
     __slots__ = (
@@ -80,12 +80,15 @@ class ResourceModel:
     )
 
     def __init__(self, data: bytes, digest: str) -> None:
-        """Load a flat form. Raise DamagedModel if the bytes are not the flat form with this digest."""
+        """Load the flat form of a schema.
+
+        Raise DamagedModel if the bytes are not the flat form with this digest.
+        """
         if len(data) > MAX_BYTES or digest_of(data) != digest:
-            raise DamagedModel("the bytes of the schema do not have its digest")
+            raise DamagedModel("the digest of the schema differs from the expected digest")
         start = len(MAGIC)
         if data[:start] != MAGIC or len(data) < start + 4 * HEADER_WORDS:
-            raise DamagedModel("the bytes are not a schema of this version")
+            raise DamagedModel("the bytes are not a schema in the format of this release")
         header = _words_of(data[start : start + 4 * HEADER_WORDS])
         self.digest: Final[str] = digest
         self.names: Final[int] = header[0]
@@ -120,24 +123,24 @@ class ResourceModel:
     # Lookups by name.
 
     def name_id(self, folded: str) -> int:
-        """Return the number of a name in lower case."""
+        """Return the number of a lower-case name in the schema's table of names."""
         return self._ids.get(folded, _NO)
 
     def type_of(self, folded: str) -> int:
-        """Return the type with this full name: in lower case, with its namespace or an alias of it."""
+        """Return the schema type with this full name: in lower case, with its namespace or an alias of it."""
         space, _, simple = folded.rpartition(".")
         return self._type_of(self._space_of(space), self.name_id(simple))
 
     def has_space_of(self, folded: str) -> bool:
-        """Return True if a full name begins with a namespace of the schema or an alias of it."""
+        """Return True if a full name begins with a namespace of the schema or an alias of a namespace."""
         return self._space_of(folded.rpartition(".")[0]) >= 0
 
     def names_space_of(self, folded: str, operation: int) -> bool:
-        """Return True if a full name begins with the namespace of the operation."""
+        """Return True if a full name begins with the namespace in which the schema declares the operation."""
         return self._space_of(folded.rpartition(".")[0]) == self.operation_space(operation)
 
     def types_named(self, folded: str) -> tuple[int, ...]:
-        """Return all types with this name in lower case, in any namespace."""
+        """Return all schema types with this name in lower case, in any namespace."""
         name = self.name_id(folded)
         first = self._first(self._types, TYPE_WORDS, 0, self.types, name)
         last = first
@@ -146,7 +149,10 @@ class ResourceModel:
         return tuple(range(first, last))
 
     def member_of(self, type_: int, name: int) -> tuple[int, int]:
-        """Return the type that declares the member, among the type and its bases, and the member."""
+        """Return the type that declares the member, and the member.
+
+        The type is the given one or a base type of it.
+        """
         words = self._words
         while type_ >= 0:
             end = self._end_of(type_)
@@ -158,11 +164,11 @@ class ResourceModel:
         return _NO, _NO
 
     def members_of(self, type_: int) -> tuple[int, int]:
-        """Return the range of the members that the type itself declares."""
+        """Return the range of rows of the members that the type itself declares."""
         return self._words[self._types + TYPE_WORDS * type_ + 4], self._end_of(type_)
 
     def derived_of(self, type_: int) -> list[int]:
-        """Return the types that have this type as their base type."""
+        """Return the schema types that have this type as their base type."""
         derived = self._derived
         if derived is None:
             derived = {}
@@ -174,7 +180,7 @@ class ResourceModel:
         return derived.get(type_, [])
 
     def holders_of(self, type_: int) -> list[int]:
-        """Return the types that declare a member of this type."""
+        """Return the schema types that declare a member of this type."""
         holders = self._holders
         if holders is None:
             holders = {}
@@ -192,12 +198,12 @@ class ResourceModel:
         return root if root < self.roots and self._words[self._roots + ROOT_WORDS * root] == name else _NO
 
     def operations_of(self, name: int) -> tuple[int, int]:
-        """Return the range of the operations with this name."""
+        """Return the range of rows of the schema's operations with this name."""
         first = self._first(self._operations, OPERATION_WORDS, 0, self.operations, name)
         return first, self._first(self._operations, OPERATION_WORDS, first, self.operations, name + 1)
 
     def operations_bound_to(self, type_: int, first: int, last: int) -> tuple[int, int]:
-        """Return the range of the operations of one name that bind to the type."""
+        """Return the range of rows of the operations of one name that bind to the type."""
         column = self._operations + 3
         first = self._first(column, OPERATION_WORDS, first, last, type_ + 1)
         return first, self._first(column, OPERATION_WORDS, first, last, type_ + 2)
@@ -211,7 +217,7 @@ class ResourceModel:
         return self._words[self._types + TYPE_WORDS * type_ + 3]
 
     def distance(self, type_: int, base: int) -> int:
-        """Return how many derivation steps lead from a type to a base type, or -1 if it is not its base."""
+        """Return the number of derivation steps from a type to its base type; -1 if it is not a base type."""
         steps = 0
         while type_ >= 0:
             if type_ == base:
@@ -247,7 +253,7 @@ class ResourceModel:
     # Names of rows, for people.
 
     def name(self, name: int) -> str:
-        """Return a name in one of the spellings that the schema has for it."""
+        """Return a name in one of the spellings that occur in the schema."""
         start = self._words[name - 1] if name else 0
         return self._blob[start : self._words[name]].decode("ascii")
 
@@ -268,7 +274,7 @@ class ResourceModel:
     # The tables.
 
     def _space_of(self, folded: str) -> int:
-        """Return the namespace to which a name or an alias refers."""
+        """Return the schema's namespace to which a name or an alias refers."""
         name = self.name_id(folded)
         space = self._first(self._spaces, SPACE_WORDS, 0, self.spaces, name)
         at = self._spaces + SPACE_WORDS * space
@@ -290,7 +296,7 @@ class ResourceModel:
         return _NO
 
     def _first(self, table: int, width: int, low: int, high: int, name: int) -> int:
-        """Return the first row from `low` to `high` whose name is not less than `name`."""
+        """Return the first table row from `low` to `high` whose name is not less than `name`."""
         words = self._words
         while low < high:
             middle = (low + high) >> 1
@@ -302,7 +308,7 @@ class ResourceModel:
         return low
 
     def _end_of(self, type_: int) -> int:
-        """Return the row after the last member of a type."""
+        """Return the table row after the last member of a type."""
         if type_ + 1 == self.types:
             return self.members
         return self._words[self._types + TYPE_WORDS * type_ + TYPE_WORDS + 4]
@@ -345,7 +351,7 @@ class ResourceModel:
         for space in range(self.spaces):
             target = words[self._spaces + SPACE_WORDS * space + 1]
             if words[self._spaces + SPACE_WORDS * target + 1] != target:
-                raise DamagedModel(f"namespace {space} of the schema stands for an alias")
+                raise DamagedModel(f"namespace {space} of the schema is an alias of another alias")
 
     def _check_types(self) -> None:
         words, before, members = self._words, _NO, 0
@@ -418,7 +424,7 @@ class ResourceModel:
 
 
 def _words_of(data: bytes) -> memoryview:
-    """Return little-endian words of 32 bits in the byte order of this machine."""
+    """Return the bytes as little-endian 32-bit words, in the byte order of this machine."""
     if sys.byteorder == "big":
         swapped = array("I", data)
         swapped.byteswap()

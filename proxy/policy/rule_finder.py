@@ -1,4 +1,4 @@
-"""Find the rules for a request, and for the requests that it implies, and make a plan of them."""
+"""Find the rules for a request, and for the requests that it implies, and make an evaluation plan of them."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ _HIDING: Final = frozenset((Scope.ALL, Scope.RULES, Scope.PROBED))
 
 
 class RuleFinder:
-    """Finds the rules for a request.
+    """Finder of the rules that apply to a request.
 
-    It keeps no reference to a plan, because plans refer to it.
+    The finder keeps no reference to an evaluation plan, because plans refer to the finder.
     """
 
     def __init__(
@@ -104,24 +104,24 @@ class RuleFinder:
 
     @property
     def word(self) -> Callable[[str], str | None]:
-        """Function that returns a segment if a rule or a schema has this name, and None if not."""
+        """Function that returns a path segment if a rule or a schema has this name; otherwise None."""
         return self._word_of if self._of_things else self._words.get
 
     def known(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the words that follow a path, with one placeholder for all words that no rule has."""
+        """Return the segments that follow a path, with one placeholder for all segments that no rule has."""
         word = self.word
         return tuple([each if each in _ANY_SEGMENTS else word(each) or "/" for each in words])
 
     def _word_of(self, segment: str) -> str | None:
-        """Return the segment if a rule or a schema has this name."""
+        """Return the path segment if a rule or a schema has this name."""
         return self._words.get(segment) or (segment if self.things.knows(segment) else None)
 
     def plan_of_readings(
         self, method: str, readings: Sequence[Reading], scope: Scope = Scope.ALL, *, hides: bool = False
     ) -> Plan:
-        """Return the plan for a method in capitals.
+        """Return the evaluation plan for a method in capitals and the interpretations of a path.
 
-        With `hides`, a property in the path is hidden and not blocked.
+        With `hides`, a hidden property in the path is hidden from the response instead of blocked.
         """
         # Only expanded relations have options, which may imply further requests.
         last = self._all_pass or scope not in _IMPLYING
@@ -161,7 +161,7 @@ class RuleFinder:
         )
 
     def _spelled_out(self, candidates: list[Candidate], reading: Reading) -> list[Candidate]:
-        """Return the rules that block or filter, and spell out the relation or property itself."""
+        """Return the rules that block or filter, and that spell out the relation or property itself."""
         start = min([name.relations[0] for name in reading.names if name.relations], default=0)
         above: set[int] = set()
         if self._of_things:
@@ -185,7 +185,7 @@ class RuleFinder:
     # Implied requests
 
     def plan_of_search(self, searched: str) -> Plan:
-        """Return the plan of the rules that block or filter the objects that a search finds, of any owner."""
+        """Return the plan of rules that block or filter objects that a search may find, of any owner."""
         found = self._wanted(SEARCHED.get(searched) or Searched(frozenset((searched, f"{searched}s"))))
         for index, transforms in self.things.finds(searched):
             entry = self._of_things[index]
@@ -196,7 +196,7 @@ class RuleFinder:
         return _plan_of_found(found)
 
     def plan_of_any_drive(self) -> Plan:
-        """Return the plan of the rules that block or filter the content of items of any drive."""
+        """Return the plan of the rules that block or filter the content of items in any drive."""
         return _plan_of_found(self._content_of_any_drive())
 
     def _content_of_any_drive(self) -> dict[int, Candidate]:
@@ -204,7 +204,7 @@ class RuleFinder:
         return {index: found[index] for index in found if CONTENT in found[index].entry.pattern.segments}
 
     def _wanted(self, wanted: Searched) -> dict[int, Candidate]:
-        """Return a candidate, by index, for each rule that blocks or filters one of the paths."""
+        """Return a candidate, by rule index, for each rule that blocks or filters one of the wanted paths."""
         found: dict[int, Candidate] = {}
         for entry in self._entries():
             compiled = entry.compiled
@@ -213,9 +213,9 @@ class RuleFinder:
         return found
 
     def openings(self, method: str, readings: Sequence[Reading]) -> tuple[Opening, ...]:
-        """Return the ways in which responses on a path open content without a token.
+        """Return the ways in which a response to a request for these paths opens content without a token.
 
-        The result is empty if no rule spells out the content.
+        The result is empty if no rule spells out the path of the content.
         """
         if not self._spells_content:
             return ()
@@ -244,7 +244,7 @@ class RuleFinder:
         return Opening(cause, method, tuple(suffixes), of_any_drive, effect)
 
     def _spells_out(self, method: str, readings: Sequence[Reading], suffix: Suffix) -> bool:
-        """Return True if a rule that blocks or filters may spell out one of the paths."""
+        """Return True if a rule that blocks or filters may spell out one of the extended paths."""
         for reading in readings_below(readings, suffix):
             for name in reading.names:
                 found, above, perhaps = self.tree.find_any(name)
@@ -262,13 +262,13 @@ class RuleFinder:
         return False
 
     def below(self, words: Set[str], stricter: Set[str], names: tuple[Name, ...]) -> Below:
-        """Return the names that rules have below the address of a request."""
+        """Return the names of path segments that rules have below the address of a request."""
         if not self._of_things:
             return Below(words, stricter)
         return _BelowThings(words, stricter | self._names_of_things, self.things, names)
 
     def fitting(self, implied: Implied) -> Implied:
-        """Return the implied request with only those of its addresses that fit the schema best."""
+        """Return the implied request, with only those of its addresses that fit the schema best."""
         if not self._of_things or len(implied.ways) < 2:
             return implied
         fits = [self._fit(way) for way in implied.ways]
@@ -280,7 +280,7 @@ class RuleFinder:
         return max([self.things.fit(name) for reading in way.target.readings for name in reading.names])
 
     def tests_parameters(self, readings: Sequence[Reading]) -> bool:
-        """Return True if a rule on one of the paths has a condition on a parameter."""
+        """Return True if a rule on one of the paths has a condition on a path parameter."""
         for reading in readings:
             for name in reading.names:
                 found, above, perhaps = self.tree.find_any(name)
@@ -318,9 +318,10 @@ class RuleFinder:
     def candidates(
         self, reading: Reading, method: str, of_names: dict[Name, list[Candidate]]
     ) -> list[Candidate]:
-        """Return the rules that match the interpretation or may match it, in file order.
+        """Return the rules that match the path interpretation or may match it, in file order.
 
-        Each step of a rule occurs once, even if several names match. `of_names` caches candidates.
+        Each step of a rule occurs once in the result, even if several names match. `of_names` caches
+        candidates.
         """
         best: dict[int, Candidate] = {}
         for name in reading.names:
@@ -344,7 +345,7 @@ class RuleFinder:
         return found
 
     def candidates_of_things(self, reading: Reading, method: str) -> list[Candidate]:
-        """Return a candidate for each rule about things that applies to the interpretation."""
+        """Return a candidate for each rule about schema things that applies to the path interpretation."""
         certain_only = importance_of(reading.kind, method) != "certain"
         found: list[Candidate] = []
         for each in self.things.findings(reading.names, certain_only=certain_only):
@@ -355,7 +356,7 @@ class RuleFinder:
         return found
 
     def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:
-        """Return a candidate for each pattern that matches the name, or applies to paths below its own."""
+        """Return a candidate for each pattern that matches the path's name, or applies below its own path."""
         candidates: list[Candidate] = []
         perhaps: list[Entry] = []
         if ANY_NAME in name.folded:
@@ -385,7 +386,7 @@ class RuleFinder:
 
 
 class _BelowThings(Below):
-    """Names below an address of a service with a schema, which has the relations of each type."""
+    """Names of segments below an address of a service whose schema has the relations of each type."""
 
     def __init__(
         self, words: Set[str], stricter_words: Set[str], things: ThingRules, names: tuple[Name, ...]
@@ -402,7 +403,7 @@ class _BelowThings(Below):
 
 
 def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
-    """Return the decision of a rule about things for a path to which it applies."""
+    """Return the step of a rule about schema things for a path to which the rule applies."""
     if finding.kind == HIDES:
         return compiled.blocking
     step = compiled.step
@@ -417,7 +418,7 @@ def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
 
 
 class _BodyOf(Enum):
-    """Kinds of bodies that imply other requests."""
+    """Kinds of request bodies that imply other requests."""
 
     NOTHING = "nothing that matters"
     ENTITY = "an entity, which may name relations"
@@ -426,7 +427,10 @@ class _BodyOf(Enum):
 
 
 class ImpliedOfPlan(ImpliedRules):
-    """Finds the requests that the requests of one plan imply, and remembers their plans."""
+    """Finder of the requests that the requests of one plan imply.
+
+    It remembers the plans of these implied requests.
+    """
 
     __slots__ = (
         "_any_drive",
@@ -502,7 +506,10 @@ class ImpliedOfPlan(ImpliedRules):
                 yield self._rules.fitting(implied)
 
     def _names_relations(self, request: RequestFacts) -> bool:
-        """Return False if the body certainly names no relation. Raise BodyNeeded or MalformedBody."""
+        """Return False if the request body certainly names no relation.
+
+        Raise BodyNeeded or MalformedBody if the request body cannot be read.
+        """
         if request.has_document:
             return True
         if holds_bytes(request.headers):
@@ -552,7 +559,7 @@ def _without_delta(name: Name) -> Name:
 
 
 def _hiding(candidate: Candidate) -> Candidate:
-    """Return the candidate with a step that hides the property at its place in the response."""
+    """Return the rule's candidate with a step that hides the property at its place in the response."""
     if not candidate.hides:
         return candidate
     decision = Decision("filter", candidate.entry.compiled.rule.id, (), EVERYTHING)
@@ -560,23 +567,23 @@ def _hiding(candidate: Candidate) -> Candidate:
 
 
 def _owner(name: Name) -> Name:
-    """Return the name of the object whose relation or property is implied."""
+    """Return the name of the object whose relation or property the request implies."""
     size = name.relations[0] if name.relations else 0
     return Name(name.folded[:size], name.exact[:size], tuple([at for at in name.keys if at < size]))
 
 
 def _searching(compiled: CompiledRule) -> Step:
-    """Return the step for a search.
+    """Return the step of a compiled rule for a search.
 
-    A search probes each property, so a query guard blocks it.
+    A search probes each property, so a rule with a query guard blocks the search.
     """
     return compiled.step if compiled.step.guard is None else compiled.blocking
 
 
 def _opens(candidate: Candidate, reading: Reading) -> bool:
-    """Return True if the rule affects whether the response may contain an address of content.
+    """Return True if the rule decides if the response may contain an address of content.
 
-    An allow list itself determines which addresses the response contains.
+    The allow list of a filter itself determines which addresses the response contains.
     """
     if candidate.step.decision.verdict == "allow":
         return True
@@ -618,7 +625,7 @@ def _is_searched(pattern: Pattern, wanted: Searched) -> bool:
 
 
 def _may_hold(segments: Sequence[str | None], holders: Set[str]) -> bool:
-    """Return True if objects of the holders may be below the segments, which may end with a key."""
+    """Return True if objects of the holders may be below the path segments, which may end with a key."""
     last, before = (segments[-1], segments[-2]) if len(segments) > 1 else (None, None)
     if len(segments) < 2 or last in holders:
         return True

@@ -1,4 +1,4 @@
-"""The model of a ruleset as plain values that are fast to encode and decode."""
+"""The model of a ruleset as plain values that encode and decode fast."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ RULE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class Match(msgspec.Struct, frozen=True):
-    """The match of a rule: `path`, or names of things of a schema.
+    """The `match` of a rule: `path`, or names of things (types, members and operations) of a schema.
 
-    The latter are one or more of `resource`, `operation` and `pack`.
+    The names of things are in one or more of `resource`, `operation` and `pack`.
     """
 
     path: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Match(msgspec.Struct, frozen=True):
 
     @property
     def names_things(self) -> bool:
-        """True if the rule can only be compiled against a schema."""
+        """True if the rule can only be compiled against a schema, because it names schema things."""
         return bool(self.resource or self.operation or self.pack)
 
 
@@ -56,9 +56,9 @@ class TimeGate(msgspec.Struct, frozen=True):
 
 
 class BodyOnly(msgspec.Struct, frozen=True):
-    """Property paths that a body may have.
+    """Paths of the properties that a request body may have under a rule.
 
-    With `wants_another`, the part holds if the body has another property.
+    With `wants_another`, the check holds if the body has a property that is not listed.
     """
 
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class BodyOnly(msgspec.Struct, frozen=True):
 
 
 class Until(msgspec.Struct, frozen=True):
-    """The end of a rule: it matches before this moment, and no longer from then on."""
+    """The end of a rule: the rule matches before this time, and not at this time or later."""
 
     end: float  # Unix time in seconds
 

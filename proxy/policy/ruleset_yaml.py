@@ -1,6 +1,6 @@
-"""Parse the YAML of a ruleset to its model, with line and column of every error.
+"""Parse the YAML text of a ruleset to its model, with line and column of every error.
 
-The module also makes the JSON Schema of rulesets.
+This module also makes the JSON Schema of rulesets.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class RulesetProblem:
 class InvalidRuleset(ValueError):
     """The ruleset is invalid; `problems` has every problem in document order.
 
-    If there are very many, it contains the first ones, and one that says so.
+    If the ruleset has very many problems, `problems` contains the first of them, and a last entry that says
+    so.
     """
 
     def __init__(self, problems: Iterable[RulesetProblem]) -> None:
@@ -108,7 +109,7 @@ class InvalidRuleset(ValueError):
 
 
 def at_most(problems: list[RulesetProblem]) -> list[RulesetProblem]:
-    """Return the first MAX_PROBLEMS, and one that says that there are more."""
+    """Return the first MAX_PROBLEMS problems, and a last entry if there are more."""
     if len(problems) <= MAX_PROBLEMS:
         return problems
     *report, more = problems[: MAX_PROBLEMS + 1]
@@ -116,7 +117,7 @@ def at_most(problems: list[RulesetProblem]) -> list[RulesetProblem]:
 
 
 def parse_ruleset(text: str) -> Ruleset:
-    """Parse the text of a ruleset. Raise InvalidRuleset with all problems."""
+    """Parse the YAML text of a ruleset. Raise InvalidRuleset with all problems of the text."""
     try:
         document = yaml_document.parse(text)
     except yaml_document.InvalidYaml as error:
@@ -145,9 +146,9 @@ def parse_ruleset(text: str) -> Ruleset:
 
 
 def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
-    """Yield problems of names and values with invisible characters.
+    """Yield a problem for each name or value of the ruleset that has invisible characters.
 
-    A description is free text, and may contain them: displays escape them.
+    A description is free text and may contain invisible characters, because displays escape them.
     """
     for each in document.unseen:
         last = next((part for part in reversed(each.where) if isinstance(part, str)), "")
@@ -172,19 +173,19 @@ def _unseen_message(found: yaml_document.Unseen, is_value: bool) -> str:
 def ruleset_json_schema() -> dict[str, object]:
     """Return the JSON Schema of rulesets for editors.
 
-    It does not check paths, expressions and time zones.
+    The JSON Schema does not check paths, regular expressions and time zones.
     """
     return editor_schema("Graphward ruleset", _Ruleset)
 
 
 def editor_schema(title: str, shape: type[BaseModel]) -> dict[str, object]:
-    """Return the JSON Schema of a document, for editors."""
+    """Return the JSON Schema of a document for editors."""
     schema = cast("dict[str, object]", _for_editors(shape.model_json_schema(by_alias=True)))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
 
 
 def _for_editors(schema: object) -> object:
-    """Remove the names of Python's classes, and null, because an empty key is a mistake."""
+    """Remove the names of Python classes from the schema, and null, because an empty key is a mistake."""
     if isinstance(schema, list):
         return [_for_editors(each) for each in schema if each != {"type": "null"}]
     if not isinstance(schema, dict):
@@ -204,7 +205,7 @@ def _for_editors(schema: object) -> object:
 
 @dataclass(slots=True)
 class _Errors:
-    """Number of errors so far in the text."""
+    """Number of validation errors found in the text so far."""
 
     count: int = 0
 
@@ -214,7 +215,7 @@ T = TypeVar("T")
 
 
 def read_shape(shape: type[S], value: object) -> S:
-    """Parse a document with pydantic.
+    """Parse a document into a pydantic model.
 
     Raise ValidationError with at most slightly more than _MOST_ERRORS errors.
     """
@@ -226,10 +227,10 @@ def read_shape(shape: type[S], value: object) -> S:
 
 
 def _unless_many(value: Any, read: Callable[[Any], T], info: ValidationInfo) -> T:
-    """Skip values after very many errors, because pydantic would keep all of them in memory.
+    """Skip further values after very many errors, because pydantic would keep all errors in memory.
 
-    This wraps every part that may occur often. It must not wrap a choice of types, where an error is not an
-    error of the whole text.
+    This validator wraps every part of a ruleset that may occur often. The validator must not wrap a choice of
+    types, because an error in one type is not an error of the text.
     """
     errors = cast(_Errors, info.context)
     if errors.count >= _MOST_ERRORS:
@@ -263,7 +264,7 @@ def _checked_network(text: str) -> str:
     try:
         parse_network(text)
     except ValueError as error:
-        raise ValueError(cut(f"this is not a network or address: {error}")) from None
+        raise ValueError(cut(f"the text is not a network or address: {error}")) from None
     return text
 
 
@@ -274,7 +275,7 @@ def _checked_minutes(text: str) -> str:
 
 def _checked_start(text: str) -> str:
     if minutes(text) == minutes("24:00"):
-        raise ValueError("24:00 is allowed only as an end; a day begins at 00:00")
+        raise ValueError("24:00 is allowed only as the end of a time range; a day begins at 00:00")
     return text
 
 
@@ -292,7 +293,7 @@ def _checked_until(text: str) -> str:
 
 def _checked_method(text: str) -> str:
     if not _TOKEN.fullmatch(text):
-        raise ValueError("a method must be a token such as GET")
+        raise ValueError("an HTTP method must be a token such as GET")
     return text.upper()
 
 
@@ -302,7 +303,7 @@ def _checked_rule_id(text: str) -> str:
             "a rule id must be 1 to 128 letters, digits or ._:- and begin with a letter or digit"
         )
     if text.lower() == DEFAULT_RULE_ID:
-        raise ValueError(f"the id `{DEFAULT_RULE_ID}` is reserved for requests that no rule decides")
+        raise ValueError(f"the rule id `{DEFAULT_RULE_ID}` is reserved for requests that no rule decides")
     return text
 
 
@@ -326,17 +327,17 @@ def _checked_name(text: str) -> str:
 
 def _checked_field_name(text: str) -> str:
     if not _TOKEN.fullmatch(text):
-        raise ValueError("this is not a valid name of a header field")
+        raise ValueError("the text is not a valid name of a header field")
     return text
 
 
 def _text_like(pattern: str) -> WithJsonSchema:
-    """Return the schema of a text for editors; the validator gives a better error message."""
+    """Return the JSON Schema of a text for editors; the validator gives a better error message."""
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
 def _scalar_like(pattern: str = "", **more: JsonValue) -> WithJsonSchema:
-    """Return the schema of a text for editors, with numbers and booleans that count as they are written."""
+    """Return the JSON Schema of a text for editors. It accepts numbers and booleans as they are written."""
     schema: dict[str, JsonValue] = {"type": ["string", "number", "boolean"]}
     return WithJsonSchema(schema | ({"pattern": f"^(?:{pattern})$"} if pattern else {}) | more)
 
@@ -375,7 +376,7 @@ _Day = Annotated[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], FEW]
 
 
 class Shape(BaseModel):
-    """A model that rejects unknown keys."""
+    """A pydantic model that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=False)
 
@@ -561,7 +562,7 @@ _SHAPES: Mapping[str, type[BaseModel]] = {
 def shape_problems(
     document: yaml_document.Document, error: ValidationError, shapes: Mapping[str, type[BaseModel]]
 ) -> Iterator[RulesetProblem]:
-    """Yield a problem for each error of pydantic.
+    """Yield a ruleset problem for each error of pydantic.
 
     `shapes` has the models by the key under which they occur; the empty key is the document itself.
     """
@@ -642,7 +643,7 @@ def _kind_of(value: object) -> str:
 
 
 def _keys_beside(where: tuple[int | str, ...], shapes: Mapping[str, type[BaseModel]]) -> list[str]:
-    """Return the known keys at the place of an unknown one."""
+    """Return the known keys at the place of an unknown key."""
     names = [part for part in where[:-1] if isinstance(part, str)]
     shape = shapes.get(names[-1] if names else "", shapes[""])
     return [info.alias or name for name, info in shape.model_fields.items()]
@@ -670,7 +671,7 @@ def _contradictions(value: object) -> _Found:
         where = ("rules", at)
         rule_id = as_text(rule.get("id"))
         if isinstance(rule_id, str) and first_with.setdefault(rule_id, at) != at:
-            yield (*where, "id"), f"the id `{rule_id}` is already used by rules[{first_with[rule_id]}]"
+            yield (*where, "id"), f"the rule id `{rule_id}` is already used by rules[{first_with[rule_id]}]"
         yield from _match_contradictions(where, rule)
         yield from _transform_contradictions(where, rule)
         yield from _gate_contradictions(where, rule)
@@ -811,7 +812,7 @@ def _operand_contradictions(where: _Where, operator: str, operand: object) -> _F
         try:
             compile_regex(operand)
         except InvalidRegex as error:
-            yield where, f"this is not a regular expression of RE2: {error}"
+            yield where, f"the text is not a regular expression of RE2: {error}"
     elif operator in ("prefix", "suffix", "contains") and operand == "":
         yield where, f"`{operator}` with an empty text matches every value"
 

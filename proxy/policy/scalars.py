@@ -1,9 +1,9 @@
-"""Plain scalars of YAML: their spelling, and the number or boolean that they may stand for.
+"""Plain scalars of YAML: their spelling, and the number or boolean that each may stand for.
 
-YAML's implicit types lose the spelling: `1.10` becomes 1.1, `4.0` becomes 4 and `+47` becomes 47. So a plain
-scalar becomes a `Written` if its value does not preserve the spelling. A `Written` is text where text is
-expected, and a number where a number is expected. All other scalars are plain values, whose text is
-`text_of`.
+YAML's implicit types lose the spelling of scalars: `1.10` becomes 1.1, `4.0` becomes 4 and `+47` becomes 47.
+So a plain scalar becomes a `Written` if its Python value does not preserve the spelling. A `Written` counts
+as text where text is expected, and as a number where a number is expected. All other scalars are plain Python
+values, whose text is `text_of`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A plain scalar whose spelling differs from the one that `text_of` gives its number or boolean."""
+    """A plain YAML scalar whose spelling differs from the result of `text_of` for its number or boolean."""
 
     written: str
 
     @property
     def value(self) -> bool | int | float:
-        """The number or boolean that the scalar stands for."""
+        """The number or boolean that the YAML scalar stands for."""
         truth = _TRUTH.get(self.written)
         if truth is not None:
             return truth
@@ -52,7 +52,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def read_plain(text: str) -> bool | int | float | str | Written | None:
-    """Return the value of a scalar without quotes, by the types of JSON; anything else is text."""
+    """Return the value of a YAML scalar without quotes, by the types of JSON; any other scalar is text."""
     if text in _NOTHING:
         return None
     if text in _TRUTH:
@@ -64,9 +64,9 @@ def read_plain(text: str) -> bool | int | float | str | Written | None:
 
 
 def number_in(text: str) -> int | float | None:
-    """Return the decimal number that a text spells, leading zeros and signs included.
+    """Return the decimal number that a text spells, including leading zeros and signs.
 
-    Return None if it spells no number, or if the number is too long or too large.
+    Return None if the text is not a number, or if the number is too long or too large.
     """
     if len(text) > 2 * _MAX_DIGITS + 8 or _DECIMAL.fullmatch(text) is None:
         return None
@@ -92,7 +92,7 @@ def values_meant(text: str) -> tuple[bool | int | float, ...]:
 
 
 def text_of(value: bool | int | float | str | Written) -> str:
-    """Return the text of a value as JSON and YAML spell it, or as it was written."""
+    """Return the text of a value as JSON and YAML spell it, or as the ruleset spells it."""
     if isinstance(value, str):
         return value
     if isinstance(value, Written):
@@ -107,17 +107,17 @@ def text_of(value: bool | int | float | str | Written) -> str:
 
 
 def as_text(value: T) -> T | str:
-    """Return a scalar as it is written, for a place where text is expected.
+    """Return a YAML scalar as it is written, for a place where text is expected.
 
-    Any other value is returned unchanged.
+    Any value other than a scalar is returned unchanged.
     """
     return text_of(value) if isinstance(value, bool | int | float | str | Written) else value
 
 
 def as_value(value: T) -> T | bool | int | float:
-    """Return the number or boolean that a scalar stands for, for a place where one is expected.
+    """Return the number or boolean that a YAML scalar stands for, for a place where one is expected.
 
-    Any other value is returned unchanged.
+    Any value other than a `Written` is returned unchanged.
     """
     return value.value if isinstance(value, Written) else value
 

@@ -1,4 +1,4 @@
-"""The schemas against which one ruleset was compiled."""
+"""The schemas of services against which one ruleset was compiled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class InvalidRoot(ValueError):
 
 
 def folded_root(text: str) -> str:
-    """Return the root path in lower case, such as `/v1.0`. Raise InvalidRoot for any other text."""
+    """Return the root path in lower case, such as `/v1.0`.
+
+    Raise InvalidRoot for a text that is not a root path.
+    """
     root = text.rstrip("/") or "/"
     if len(root) > _LONGEST_ROOT or not text.startswith("/") or _ROOT.fullmatch(root) is None:
         raise InvalidRoot(f"{text[:_LONGEST_ROOT]!r} is not the root path of a service, such as /v1.0")
@@ -26,12 +29,12 @@ def folded_root(text: str) -> str:
 
 
 def root_segments(root: str) -> tuple[str, ...]:
-    """Return the segments of a folded root path; `/` has none."""
+    """Return the segments of a folded root path; the path `/` has no segments."""
     return tuple(root[1:].split("/")) if root != "/" else ()
 
 
 class Schemas:
-    """Schemas by the root path of their service: folded segments, such as `("api", "data", "v9.2")`."""
+    """Schemas by the root path of their service, in folded segments such as `("api", "data", "v9.2")`."""
 
     __slots__ = ("_by_root", "_longest")
 
@@ -40,9 +43,9 @@ class Schemas:
         self._longest: Final[int] = max(map(len, by_root), default=-1)
 
     def of(self, folded: Sequence[str]) -> tuple[ResourceModel, int] | None:
-        """Return the schema of a path, and how many of its segments are the root.
+        """Return the schema that applies to a path, and the number of the path's segments that are the root.
 
-        The longest root takes precedence.
+        If the roots of several schemas match, the longest root takes precedence.
         """
         for length in range(min(self._longest, len(folded)), -1, -1):
             model = self._by_root.get(tuple(folded[:length]))
@@ -52,7 +55,7 @@ class Schemas:
 
     @property
     def root_words(self) -> frozenset[str]:
-        """Segments of all roots."""
+        """Path segments of the roots of all schemas."""
         return frozenset([word for root in self._by_root for word in root])
 
     @property
@@ -64,5 +67,5 @@ NO_SCHEMAS: Final = Schemas({})
 
 
 def needs_schemas(ruleset: Ruleset) -> bool:
-    """Return True if a rule can only be compiled against a schema."""
+    """Return True if the ruleset has a rule that can only be compiled against a schema."""
     return any(rule.match.names_things for rule in ruleset.rules)

@@ -1,13 +1,13 @@
-"""Filter responses of a known shape, many times faster than member by member.
+"""Filter responses of a known shape, many times faster than the filter that goes member by member.
 
-A shape is the list of the members that objects at one place have, in their order. A response is decoded into
-structs made for its shape, in which every value is a span of the original text, and encoded again. If the
-result is equal to the original bytes, the shape describes the whole response. The response then has no
-unknown or duplicate name, and no other order or spelling. In this case, the hidden members are unset, and the
-rest is encoded. Other responses are filtered member by member.
+A shape is the list of the members that JSON objects at one place have, in their order. The filter decodes a
+response into structs made for its shape, in which every value is a span of the original text, and encodes it
+again. If the encoded text is equal to the original bytes, the shape describes the whole response. Such a
+response has no unknown or duplicate member name, and no other order or spelling. In this case, the filter
+unsets the hidden members and encodes the rest. Responses of an unknown shape are filtered member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
-uniform formatting is made compact for the comparison, and formatted again afterwards.
+uniform whitespace is made compact for the comparison, and formatted again afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The fate of a member: it stays, or is removed for the configured path whose bit is `cause`."""
+    """The fate of a JSON member: it stays, or is removed for the configured path whose bit is `cause`."""
 
     cause: int
 
@@ -36,7 +36,7 @@ TYPE_ANNOTATIONS = ("@odata.type", "@type")  # names of the member that states a
 
 
 class Level(Protocol):
-    """The properties to hide in the objects at one place."""
+    """The properties to hide in the JSON objects at one place of a response."""
 
     arrays_only: bool  # True if another level applies when the place has one object and not an array
     by_type: bool  # True if objects that state their type may have another level
@@ -93,7 +93,7 @@ class Shape:
         return list[inner.struct] | inner.struct | None | UnsetType  # type: ignore[name-defined]
 
     def causes_in(self, objects: list[Any], wanted: int) -> int:
-        """Return the bits among `wanted` for whose paths the objects have a member to remove."""
+        """Return the bits in `wanted` whose paths name a member that is present in the objects."""
         found = 0
         for cause, value_of in self._of_cause:
             if cause & wanted & ~found and any(map(is_not, map(value_of, objects), repeat(UNSET))):
@@ -110,7 +110,7 @@ class Shape:
         return found
 
     def hidden(self, objects: list[Any]) -> list[Any]:
-        """Return the objects without hidden properties."""
+        """Return the decoded objects without their hidden properties."""
         for field, shape in self._inner:
             for obj in objects:
                 value = getattr(obj, field)
@@ -128,7 +128,7 @@ class Shape:
 def _copier(names: list[str], fields: list[str]) -> Callable[[Any], Any]:
     """Return a function that copies the kept members of an object into a smaller struct.
 
-    This is cheaper than unsetting if more members are removed than stay.
+    If more members are removed than stay, copying is cheaper than unsetting the removed members.
     """
     struct = msgspec.defstruct(
         "Kept", [(field, Any) for field in fields], rename=dict(zip(fields, names, strict=True)), gc=False
@@ -140,7 +140,7 @@ def _copier(names: list[str], fields: list[str]) -> Callable[[Any], Any]:
 
 
 class Plan:
-    """A filter for responses of one shape."""
+    """A response filter for responses of one shape."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -148,10 +148,10 @@ class Plan:
         self._decode = msgspec.json.Decoder(shape.struct).decode
 
     def apply(self, body: bytes) -> tuple[bytes, int] | None:
-        """Filter a body, which must be UTF-8.
+        """Filter a response body, which must be UTF-8.
 
-        Return it with the bits of the paths for which something was removed. Return None if the body does not
-        have this shape.
+        Return the filtered body with the bits of the paths for which a member was removed. Return None if the
+        body does not have the shape of this plan.
         """
         opening = _OPENING.match(body)
         if opening is None:
@@ -188,7 +188,7 @@ class Plan:
 
 
 def learn(body: bytes, level: Level) -> Plan | None:
-    """Return a plan for responses like this one, or None if its shape cannot be used."""
+    """Return a filter plan for responses like this one, or None if its shape cannot be used."""
     try:
         shape = _learn_shape([Raw(body)], level)
     except _NOT_THIS_SHAPE:
@@ -238,9 +238,9 @@ def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
 
 
 def _objects_in(values: list[Raw]) -> list[Raw] | None:
-    """Return the objects among these values and within their arrays.
+    """Return the JSON objects among these values and within arrays among them.
 
-    Return None if a value is anything else but null.
+    Return None if one of the values is neither an object, an array nor null.
     """
     objects: list[Raw] = []
     for value in values:

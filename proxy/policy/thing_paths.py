@@ -1,8 +1,9 @@
-"""Decide whether a path reaches a thing that a rule names.
+"""Decide if a path reaches a schema thing (type, member or operation) that a rule names.
 
-A block holds if any step of the path has, or may have, the type of a named thing, because everything below a
-thing is part of it. An allow is stricter. It holds only if the rule certainly names the end of the path. It
-must also name each relation on the way that does not contain its objects.
+A blocking rule holds if any step of the path has, or may have, the type of a named thing, because everything
+below a thing is part of it. An allowing rule is stricter. An allowing rule holds only if it certainly names
+the end of the path. An allowing rule must also name each relation on the path that does not contain its
+objects.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _MOST_INLINE: Final = 16  # levels of nested complex types that are examined
 
 
 class ReachedPath:
-    """The steps of one path, and the names from which they were made."""
+    """The schema steps of one path, and the names from which the steps were made."""
 
     __slots__ = ("certain", "model", "names", "start", "steps")
 
@@ -58,12 +59,12 @@ class ReachedPath:
 
     @property
     def end_type(self) -> int:
-        """Type of the objects at the end of the path, or -1."""
+        """Schema type of the objects at the end of the path; -1 for a value or an unknown type."""
         return self.steps[-1].type if self.steps and self.certain else _NONE
 
 
 class Met:
-    """The result of a search for named things: whether a path reaches one, and at which step, or -1."""
+    """Result of a search for named things: whether a path reaches one, and the number of that step, or -1."""
 
     __slots__ = ("held", "step")
 
@@ -76,7 +77,7 @@ _NOT_MET: Final = Met(NO, _NONE)
 
 
 def met_by(things: Things, path: ReachedPath) -> Met:
-    """Return whether any step of the path reaches a named thing."""
+    """Search the path's steps for a thing that the rule names."""
     best = _NOT_MET
     before = relation = _NONE
     steps = path.steps
@@ -126,12 +127,12 @@ def _member_held(things: Things, member: int, owner: int) -> int:
 
 
 def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
-    """Return True if the next step narrows the objects of this step."""
+    """Return True if the next step of the path narrows the objects of this step."""
     return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
 
 
 def allowed_by(things: Things, path: ReachedPath) -> bool:
-    """Return True if the rule names everything that the path certainly reads or writes."""
+    """Return True if the rule names every thing that a request for this path certainly reads or writes."""
     if not path.certain or not path.steps:
         return False
     covered = named = False
@@ -165,7 +166,7 @@ def allowed_by(things: Things, path: ReachedPath) -> bool:
 
 
 def _operation_covered(things: Things, model: ResourceModel, step: Step) -> bool:
-    """Return True if the rule names the operation, or the type that a function returns."""
+    """Return True if the rule names the operation, or the type that the operation (a function) returns."""
     if all(operation in things.operations for operation in step.operations):
         return True
     if any(model.operation_flags(operation) & ACTION != 0 for operation in step.operations):
@@ -176,9 +177,10 @@ def _operation_covered(things: Things, model: ResourceModel, step: Step) -> bool
 def _option_covered(
     things: Things, path: ReachedPath, at: int, before: int, covered: bool, named: bool
 ) -> bool:
-    """Return whether the rule covers an option at the end of a path.
+    """Return whether the rule covers an OData option such as `$ref` at the end of a path.
 
-    `$ref` reads or writes a relation and not its objects. `$value` may be a separate stream.
+    The option `$ref` reads or writes a relation and not its objects. The option `$value` may stand for a
+    separate stream.
     """
     name = path.names[at]
     if name == _REF:
@@ -223,7 +225,7 @@ def end_may_hold(things: Things, path: ReachedPath) -> bool:
 
 
 def ends_with_named(things: Things, path: ReachedPath) -> bool:
-    """Return True if the rule names the end of the path by its relation, property or operation."""
+    """Return True if the rule names the end of the path by a relation, property or operation."""
     before = _NONE
     held = False
     for step in path.steps:
@@ -236,10 +238,10 @@ def ends_with_named(things: Things, path: ReachedPath) -> bool:
 
 
 def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: bool, depth: int) -> bool:
-    """Return True if objects of the type may be, or contain, a named thing.
+    """Return True if objects of the schema type may be, or contain, a named thing.
 
-    The search covers the type, its bases and the complex types within it. With `navigations`, it covers one
-    relation further.
+    The search covers the type, its base types and the complex types within them. With `navigations`, the
+    search covers one relation further.
     """
     if type_ in things.types or type_ in things.bases:
         return True
@@ -272,7 +274,7 @@ def calls_delta(path: ReachedPath) -> bool:
 
 
 def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
-    """Return the names after the last object that may have a named type, if only properties follow it."""
+    """Return the names after the last object that may have a named type, if only properties follow."""
     steps = path.steps
     for at in range(len(steps) - 1, -1, -1):
         step = steps[at]
@@ -285,16 +287,16 @@ def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
 
 
 def step_number(path: ReachedPath, at: int) -> int:
-    """Return the number of a step for people.
+    """Return the number of a path's step in the form for people.
 
-    Keys, casts and options are part of the step before them.
+    Keys, casts and options do not count as steps; each is part of the preceding step.
     """
     parts = (KEY, CAST, OPTION)
     return sum(step.kind not in parts for step in path.steps[: at + 1])
 
 
 def named_step(path: ReachedPath, at: int) -> str:
-    """Return the thing at a step as text for people: its type, its property or its operation."""
+    """Return the schema thing at a step as text for people: its type, its property or its operation."""
     model, step = path.model, path.steps[at]
     if step.operations:
         return model.operation_name(step.operations[0])
@@ -306,7 +308,7 @@ def named_step(path: ReachedPath, at: int) -> str:
 
 
 def told(path: ReachedPath) -> str:
-    """Describe what the path reaches, for people: `user → message (user.messages, contained)`."""
+    """Describe the things on the path for people: `user → message (user.messages, contained)`."""
     model = path.model
     texts: list[str] = []
     before = _NONE

@@ -1,4 +1,4 @@
-"""The rows of a schema that a rule about things names."""
+"""The rows in the tables of a schema that a rule about schema things names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_MEMBERS: Final[frozenset[int]] = frozenset()
 
 
 class Types:
-    """Inheritance of the types of one schema."""
+    """Inheritance between the types of one schema."""
 
     __slots__ = ("model",)
 
@@ -30,7 +30,7 @@ class Types:
         return frozenset(found)
 
     def above(self, types: Iterable[int]) -> frozenset[int]:
-        """Return all base types of the types."""
+        """Return all base types of the given schema types."""
         found: set[int] = set()
         for type_ in types:
             base = self.model.base_of(type_)
@@ -40,9 +40,9 @@ class Types:
         return frozenset(found)
 
     def leading_to(self, types: Iterable[int], owners: Iterable[int]) -> frozenset[int]:
-        """Return all types whose objects may contain an object of the types, at any depth.
+        """Return all types whose objects may contain an object of the given types, at any depth.
 
-        `owners` are types that have a wanted member.
+        `owners` are the types that declare a member that the rule names.
         """
         found: set[int] = set()
         left = [*self.with_derived(types), *self.with_derived(owners)]
@@ -59,7 +59,7 @@ class Types:
 
 
 class Member:
-    """A relation or property, and the types under which a rule names it."""
+    """A relation or property of a schema, and the types under which a rule names it."""
 
     __slots__ = ("bases", "member", "owners")
 
@@ -70,7 +70,7 @@ class Member:
 
 
 class Part:
-    """Properties of objects that a rule names, or that contain an address of a named thing."""
+    """Object properties that a rule names, or that contain an address of a thing that a rule names."""
 
     __slots__ = ("names", "owners")
 
@@ -80,7 +80,7 @@ class Part:
 
 
 class Things:
-    """The rows of one schema that a rule names."""
+    """The rows in the tables of one schema that a rule names."""
 
     __slots__ = (
         "_leading",
@@ -130,7 +130,10 @@ class Things:
         self._may_hold: dict[tuple[int, bool], bool] = {}
 
     def known_to_hold(self, type_: int, navigations: bool) -> bool | None:
-        """Return the cached result for responses with objects of a type; None if unknown."""
+        """Return the cached result for a type: True if its objects may contain a named thing.
+
+        None means unknown.
+        """
         return self._may_hold.get((type_, navigations))
 
     def remember(self, type_: int, navigations: bool, may_hold: bool) -> None:
@@ -138,7 +141,7 @@ class Things:
 
     @property
     def leading(self) -> frozenset[int]:
-        """Types whose objects may contain a named thing."""
+        """Schema types whose objects may contain a thing that the rule names."""
         leading = self._leading
         if leading is None:
             owners = [owner for each in self.members.values() for owner in each.owners]

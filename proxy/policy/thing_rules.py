@@ -1,4 +1,4 @@
-"""Find the rules about things that apply to a path."""
+"""Find the rules about schema things that apply to a path."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STRIPS: Final = 3  # the response may contain a property that the rule blocks
 
 
 class Finding:
-    """A rule about things that applies to a path, by its index in the ruleset."""
+    """A rule about schema things that applies to a path, by its index in the ruleset."""
 
     __slots__ = ("held", "index", "kind", "transforms")
 
@@ -64,7 +64,7 @@ class Finding:
 
 
 class ThingRule:
-    """One rule about things, resolved against each schema."""
+    """One rule about schema things, resolved against each schema."""
 
     __slots__ = (
         "_stripped",
@@ -103,7 +103,7 @@ class ThingRule:
         )
 
     def named_property(self, tail: tuple[str, ...]) -> bool:
-        """Return True if the path leads to a hidden property, or to one that contains it."""
+        """Return True if the path leads to a hidden property, or to a property that contains it."""
         hidden = self.hidden
         if hidden is None or not tail:
             return False
@@ -119,7 +119,7 @@ class ThingRule:
 
 
 class ThingRules:
-    """All rules about things of one ruleset, in file order."""
+    """All rules about schema things of one ruleset, in file order."""
 
     __slots__ = ("_by_member", "_by_type", "_models", "_resolvers", "_roots", "_rules", "_schemas", "_strips")
 
@@ -138,7 +138,7 @@ class ThingRules:
 
     @property
     def facts(self) -> Facts:
-        """Facts of the first service that has facts."""
+        """Facts of the first known service among the schemas."""
         for resolver in self._resolvers:
             if resolver.facts.packs:
                 return resolver.facts
@@ -161,7 +161,7 @@ class ThingRules:
         return False
 
     def stricter_names(self) -> frozenset[str]:
-        """Return the names of members that lead to a blocked or filtered thing, in lower case."""
+        """Return the lower-case names of members that lead to a blocked or filtered schema thing."""
         found: set[str] = set()
         for model in self._models:
             strict = [rule.things[model.digest] for rule in self._rules if rule.verdict in _STRICT]
@@ -175,7 +175,7 @@ class ThingRules:
     def finds(self, searched: str) -> tuple[tuple[int, Transforms | None], ...]:
         """Return each rule that blocks or filters a type that a search requests.
 
-        Each has its index, and the transforms for objects of that type.
+        Each rule in the result has its index, and the transforms for objects of that type.
         """
         found: list[tuple[int, Transforms | None]] = []
         for resolver in self._resolvers:
@@ -199,10 +199,10 @@ class ThingRules:
         return member >= 0 and path.model.member_flags(member) & NAVIGATION != 0
 
     def fit(self, name: Name) -> int:
-        """Return how well the schema describes an implied path.
+        """Return a number for how well the schema describes an implied path.
 
-        The result is 2 if the schema has each step, and 1 if it does not describe the path. The result is 0
-        if the schema has a key where the path has a relation.
+        The number is 2 if the schema has each step of the path, and 1 if it does not describe the path. The
+        number is 0 if the schema has a key at a position where the path has a relation.
         """
         found = self._schemas.of(name.folded)
         if found is None:
@@ -217,15 +217,15 @@ class ThingRules:
         return 2
 
     def reaches(self, names: tuple[Name, ...]) -> str:
-        """Describe what a resource reaches by the schema, for people.
+        """Describe for people the schema things that a resource's path reaches.
 
-        The text is empty if no schema describes the resource.
+        The description is empty if no schema describes the resource.
         """
         path = self.reached(names)
         return "" if path is None else told(path)
 
     def met(self, index: int, names: tuple[Name, ...]) -> str:
-        """Return the step of a path at which a rule holds, for people: `resource message, step 2`."""
+        """Return for people the path step at which a rule holds, such as `resource message, step 2`."""
         path = self.reached(names)
         rule = next((each for each in self._rules if each.index == index), None)
         if path is None or rule is None:
@@ -239,7 +239,7 @@ class ThingRules:
         return f"{word} {named_step(path, at)}, step {step_number(path, at)}"
 
     def reached(self, names: tuple[Name, ...]) -> ReachedPath | None:
-        """Return the steps of a resource by the schema, for the name that says most.
+        """Return the schema steps of a resource, for the name that the schema describes best.
 
         Return None if no schema describes the resource.
         """
@@ -256,10 +256,9 @@ class ThingRules:
         return best
 
     def findings(self, names: tuple[Name, ...], *, certain_only: bool) -> list[Finding]:
-        """Return the rules that apply to a resource.
+        """Return the rules about schema things that apply to a resource.
 
-        `certain_only` is for an interpretation of the path that counts only if it certainly reaches a named
-        thing.
+        `certain_only` is for a path interpretation that counts only if it certainly reaches a named thing.
         """
         if not names or any(self._reaches_nothing(name.folded) for name in names):
             return []
@@ -276,7 +275,7 @@ class ThingRules:
         return found
 
     def _add_strips(self, rule: ThingRule, path: ReachedPath, found: list[Finding]) -> None:
-        """Block the path of a blocked property, or hide it in the objects to which the path leads."""
+        """Block the path of a blocked property, or hide the property in objects at the path's end."""
         if not path.steps:
             return
         parts = rule.things[path.model.digest].parts
@@ -315,11 +314,11 @@ class ThingRules:
         return touched
 
     def _naming_member(self, digest: str, member: int) -> tuple[int, ...]:
-        """Return the positions of the rules that name a relation or property."""
+        """Return the positions of the rules that name this relation or property."""
         return tuple([at for at, rule in enumerate(self._rules) if member in rule.things[digest].members])
 
     def _naming(self, digest: str, type_: int) -> tuple[int, ...]:
-        """Return the positions of the rules that name a type, or a stream of its objects."""
+        """Return the positions of the rules that name this type, or a stream of its objects."""
         found: list[int] = []
         for at, rule in enumerate(self._rules):
             things = rule.things[digest]
@@ -328,14 +327,17 @@ class ThingRules:
         return tuple(found)
 
     def _reaches_nothing(self, folded: tuple[str, ...]) -> bool:
-        """Return True for a batch, whose sub-requests are evaluated, and for the schema itself."""
+        """Return True for a $batch path, whose sub-requests are evaluated, and for the path of the schema."""
         if not folded or folded[-1] not in _NO_THINGS:
             return False
         found = self._schemas.of(folded)
         return len(folded) == (1 if found is None else found[1]) + 1
 
     def _add_unknown(self, rule: ThingRule, found: list[Finding], certain_only: bool) -> None:
-        """Add a finding for a path that no schema describes: a block holds, and an allow does not."""
+        """Add a finding for a path that no schema describes.
+
+        A blocking rule applies, an allowing rule does not.
+        """
         if rule.verdict == "allow" or certain_only:
             return
         transforms = rule.transforms
@@ -400,7 +402,7 @@ def _is_found(things: Things, type_: int, member: int) -> bool:
 
 
 def _leads_to_part(part: Part, path: ReachedPath) -> bool:
-    """Return True if the path goes through a property of the part."""
+    """Return True if the path goes through one of the part's properties."""
     names = [name.lower() for name in part.names]
     before = _NO_TYPE
     for step, name in zip(path.steps, path.names, strict=False):

@@ -1,4 +1,4 @@
-"""Resolve the names of a rule about things against a schema."""
+"""Resolve the names in a rule about schema things against a schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_COMPARED: Final = 100  # characters of an unknown name that is compared
 
 
 class Resolver:
-    """Finds the rows of names in one schema."""
+    """Finder of the table rows for names in one schema."""
 
     __slots__ = ("_types", "facts", "model")
 
@@ -33,7 +33,7 @@ class Resolver:
         return self._types
 
     def types_of(self, name: str) -> tuple[int, ...]:
-        """Return the types with this simple or qualified name, in any letter case."""
+        """Return the schema types with this simple or qualified name, in any letter case."""
         folded = name.lower()
         if "." not in folded:
             return self.model.types_named(folded)
@@ -54,9 +54,9 @@ class Resolver:
         return found
 
     def searched(self, entity_type: str) -> list[tuple[int, int]]:
-        """Return the types that a search for a folded entity type finds.
+        """Return the schema types that a Microsoft Search request for a folded entity type finds.
 
-        Each has -1, or the member of it that the search finds.
+        Each type has the member that the search finds, or -1 if it finds the type's objects.
         """
         found: list[tuple[int, int]] = []
         for known, names in self.facts.search_types.items():
@@ -82,9 +82,9 @@ class Resolver:
         return bool(self.types_of(name) or self.members_of(name))
 
     def resolve(self, match: Match) -> Things:
-        """Return the rows that the match names.
+        """Return the table rows that the `match` of a rule names.
 
-        Names that the schema lacks are ignored.
+        Names that the schema does not have are ignored.
         """
         resources = list(match.resource)
         names = list(match.operation)
@@ -124,7 +124,7 @@ class Resolver:
         members[member] = Member(member, owners, bases - owners)
 
     def _elsewhere(self, types: frozenset[int]) -> Iterator[int]:
-        """Yield the relations that lead to other types, although their declared type is a base of these."""
+        """Yield relations that lead only to other types. Their declared type is a base of the given types."""
         for name, targets in self.facts.targets.items():
             found = [type_ for target in targets for type_ in self.types_of(target)]
             if found and types.isdisjoint(self._types.with_derived(found)):
@@ -132,7 +132,7 @@ class Resolver:
                     yield member
 
     def _parts(self, types: frozenset[int], members: dict[int, Member]) -> Iterator[Part]:
-        """Yield the properties within objects whose path does not name the properties."""
+        """Yield the properties that a rule hides in objects whose path does not name the properties."""
         model = self.model
         rare = {member for name in self.facts.on_request for _, member in self.members_of(name)}
         for each in members.values():
@@ -176,7 +176,7 @@ class Resolver:
 
 
 def words_of(match: Match, facts: Facts) -> str:
-    """Return the names in a match as text for people, with the names that each pack contains."""
+    """Return the names in a rule's `match` as text for people, with the names that each pack contains."""
     texts: list[str] = []
     if match.resource:
         texts.append(f"resource {', '.join(match.resource)}")
@@ -190,9 +190,9 @@ def words_of(match: Match, facts: Facts) -> str:
 
 
 class Unknown:
-    """A name of a rule that no schema has.
+    """A name in a rule about schema things that no schema has.
 
-    `place` is its place in the document, from `rules` on.
+    `place` is the key path of the name in the document, starting from `rules`.
     """
 
     __slots__ = ("message", "place")
@@ -203,7 +203,7 @@ class Unknown:
 
 
 def unknown_things(ruleset: Ruleset, schemas: Schemas) -> Iterator[Unknown]:
-    """Find the names of things that none of the schemas has."""
+    """Find names of things in a ruleset that none of the schemas has."""
     resolvers: list[Resolver] = []
     for index, rule in enumerate(ruleset.rules):
         match = rule.match
@@ -251,7 +251,7 @@ def _problem(word: str, name: str, resolvers: Sequence[Resolver]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], owner: str = "") -> str:
-    """Return the known names that are most similar to an unknown one, as the end of an error message."""
+    """Return the known names that are most similar to an unknown name, as the end of an error message."""
     by_folded = {each.lower(): each for each in known}
     close = get_close_matches(name[:_LONGEST_COMPARED].lower(), list(by_folded), n=_MOST_NEAREST, cutoff=0.6)
     prefix = f"{owner}." if owner else ""

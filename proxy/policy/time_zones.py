@@ -1,4 +1,4 @@
-"""Check names of time zones, and explain unknown ones."""
+"""Check the names of time zones, and explain unknown names."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _INSTALL: Final = "install the package `tzdata` (of Debian or Alpine, or with pi
 def checked_time_zone(name: str) -> str:
     """Return the name of a time zone if this host has it.
 
-    Raise ValueError otherwise. Its message says whether the name is wrong or the host has no time zone
-    database.
+    Raise ValueError otherwise. The message of the error says that the name is wrong, or that the host has no
+    time zone database.
     """
     try:
         ZoneInfo(name)

@@ -1,4 +1,4 @@
-"""The transforms of a filter, as plain values that can be combined."""
+"""The transforms of a filter rule, as plain values that can be combined."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _KEEP = f"{ITEMS}:"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A condition that items must meet to stay.
+    """A condition of a filter that items of a response must meet to stay.
 
-    `place` is the property path that leads to the items. It is empty for the items of the response itself.
-    `text` distinguishes 1 and true, which are equal in Python.
+    `place` is the property path that leads to the items. `place` is empty for the items of the response
+    itself. `text` distinguishes 1 and true, which are equal in Python.
     """
 
     place: str
@@ -41,7 +41,7 @@ def kept(condition: Condition, place: str = "") -> Kept:
 
 @dataclass(frozen=True, slots=True)
 class TypedTransforms:
-    """Transforms of each object of a named thing, in a response whose objects have the type `root`.
+    """Transforms for each object of a named thing, in a response whose objects have the type `root`.
 
     `root` is -1 if the schema does not describe the response. `named` is True if the rule names the objects
     of the response itself by the relation or operation that leads to them.
@@ -59,7 +59,7 @@ class TypedTransforms:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all paths as they appear in an audit event."""
+        """Names of all property paths of the transforms, in the form for an audit event."""
         return (*map(strip_name, self.strip), *self.allow_names)
 
     @property
@@ -71,7 +71,10 @@ class TypedTransforms:
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """Property paths as rules spell them; dots lead into objects and arrays (``manager.mail``)."""
+    """Transforms of a filter: property paths.
+
+    Dots in a path lead into objects and arrays (``manager.mail``).
+    """
 
     strip: tuple[str, ...] = ()
     allow: tuple[str, ...] | None = None  # None: no allow list
@@ -83,7 +86,7 @@ class Transforms:
     def combined(self, other: Transforms) -> Transforms:
         """Combine two transforms: unite the removed properties, and intersect the allow lists.
 
-        The result never shows more than either of them.
+        The combined transforms never show more of a response than either of the two.
         """
         return Transforms(
             _united(self.strip, other.strip),
@@ -105,7 +108,7 @@ class Transforms:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all paths as they appear in an audit event."""
+        """Names of all property paths of the transforms, in the form for an audit event."""
         inner = [name for place, allow in self.within for name in names_within(place, allow)]
         of_types = [name for each in self.typed for name in each.names]
         keep = [_KEEP + each.place + each.text for each in self.keep]
@@ -114,7 +117,7 @@ class Transforms:
 
     @property
     def allow_names(self) -> tuple[str, ...]:
-        """Names of the allow list as they appear in an audit event; an empty list has one name."""
+        """Names of the allow list's entries in the form for an audit event; an empty list has one name."""
         if self.allow is None:
             return ()
         return tuple(_ALLOW + path for path in self.allow or ("",))
@@ -125,7 +128,7 @@ def strip_name(path: str) -> str:
 
 
 def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that an audit event has for the allow list of objects at a place."""
+    """Return the names in an audit event for the allow list of objects at a place."""
     return tuple([f"{_ALLOW}{place}.{path}" for path in allow or ("",)])
 
 
@@ -136,7 +139,7 @@ EVERYTHING: Final = Transforms(("",))  # hides whole objects, after `at` has set
 class Named:
     """Names of transforms by kind: removed properties, the allow list if any, and conditions on items.
 
-    An event has `ITEMS` in place of the conditions.
+    An audit event has the name `ITEMS` in place of the conditions on items.
     """
 
     stripped: tuple[str, ...]
@@ -145,9 +148,9 @@ class Named:
 
 
 def parse_names(names: Iterable[str]) -> Named:
-    """Separate removed from allowed properties.
+    """Separate removed from allowed properties in the transform names of an audit event.
 
-    The mark of a cut stays in the list that it ends.
+    The mark of a cut list stays in the list that it ends.
     """
     stripped: list[str] = []
     allowed: list[str] | None = None

@@ -151,7 +151,7 @@ def cut(text: str, most: int = _LONGEST_MESSAGE) -> str:
 def parse(text: str) -> Document:
     """Parse a YAML document. Raise InvalidYaml if the text is not one."""
     if len(text) > MAX_CHARACTERS:
-        raise InvalidYaml([(1, 1, "document", f"the text is longer than {MAX_CHARACTERS} characters")])
+        raise InvalidYaml([(1, 1, "document", f"the YAML text is longer than {MAX_CHARACTERS} characters")])
     builder = _Builder(text)
     try:
         for event in _events(text):
@@ -166,7 +166,7 @@ def parse(text: str) -> Document:
             raise
         raise builder.refused((1, 1), (), f"the text is not YAML: {error}") from None
     if builder.root is None:
-        raise InvalidYaml([(1, 1, "document", "the document is empty")])
+        raise InvalidYaml([(1, 1, "document", "the YAML document is empty")])
     return Document(builder.root, tuple(builder.problems), tuple(builder.unseen))
 
 
@@ -199,7 +199,7 @@ class _Builder:
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                raise self.refused(_mark(event), (), "the text has more than one document")
+                raise self.refused(_mark(event), (), "the YAML text has more than one document")
         elif isinstance(event, yaml.ScalarEvent):
             self._add(self._scalar(event), event)
         elif isinstance(event, yaml.AliasEvent):
@@ -212,9 +212,9 @@ class _Builder:
     def _begin(self, event: Any) -> None:
         where = self._where()
         if len(self._open) >= MAX_DEPTH:
-            raise self.refused(_mark(event), where, f"the text is nested deeper than {MAX_DEPTH} levels")
+            raise self.refused(_mark(event), where, f"the YAML text is nested deeper than {MAX_DEPTH} levels")
         if self._open and self._open[-1].is_mapping and self._open[-1].key_is_next:
-            raise self.refused(_mark(event), where, "a key must be text")
+            raise self.refused(_mark(event), where, "a YAML key must be text")
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         self._nodes += 1
         self._check_tag(event)
@@ -230,7 +230,7 @@ class _Builder:
     def _add(self, node: _Node, event: Any) -> None:
         self._nodes += node.size
         if self._nodes > MAX_NODES:
-            raise self.refused(_mark(event), self._where(), f"the text has more than {MAX_NODES} nodes")
+            raise self.refused(_mark(event), self._where(), f"the YAML text has more than {MAX_NODES} nodes")
         around = self._open[-1] if self._open else None
         if around is not None and around.is_mapping and around.key_is_next:
             self._take_key(around, node, event)
@@ -242,10 +242,10 @@ class _Builder:
     def _take_key(self, around: _Open, node: _Node, event: Any) -> None:
         key = event.value if isinstance(event, yaml.ScalarEvent) else node.value
         if not isinstance(key, str):
-            raise self.refused(node.mark, around.where, "a key must be text")
+            raise self.refused(node.mark, around.where, "a YAML key must be text")
         if len(key) > MAX_KEY_CHARACTERS:
             raise self.refused(
-                _mark(event), around.where, f"a key is longer than {MAX_KEY_CHARACTERS} characters"
+                _mark(event), around.where, f"a YAML key is longer than {MAX_KEY_CHARACTERS} characters"
             )
         if key == "<<":
             self._problem(node.mark, around.where, "merge keys (<<) are not supported")

@@ -15,5 +15,5 @@ def read_given_file(path: PurePath) -> bytes:
     """Return the content of a file. Raise OSError, also for a pipe or a device, which may never end."""
     with open(path, "rb", opener=lambda name, _: os.open(name, _READING)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise OSError(errno.EINVAL, "the path is not a regular file", str(path))
         return file.read()

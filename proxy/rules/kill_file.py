@@ -89,7 +89,7 @@ def read_kill_file(path: Path) -> KillOrder:
     except OSError as error:
         return _all(f"it cannot be read: {error.strerror}")
     if content is None:
-        return _all("it is not a regular file of at most 1 MiB")
+        return _all("the path is not a regular file of at most 1 MiB")
     try:
         return parse_kill_file(decoded(content))
     except NotUtf8 as error:

@@ -28,7 +28,7 @@ def load_models(snapshot: Snapshot, known: Models) -> dict[str, ResourceModel]:
         for root, digest in held.schemas.items():
             try:
                 if folded_root(root) != root:
-                    raise InvalidRoot(f"{root!r} is not in lower case")
+                    raise InvalidRoot(f"the root path {root!r} is not in lower case")
                 if digest not in models:
                     models[digest] = known.get(digest) or load(snapshot.schemas[digest], digest)
             except (DamagedModel, InvalidRoot) as error:

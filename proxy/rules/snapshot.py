@@ -157,13 +157,14 @@ def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snaps
     later = _ANY_FORMAT.match(content)
     if later is not None and int(later[1]) > _FORMAT:
         raise SnapshotDamaged(
-            f"{path}: written by a newer release (format {int(later[1])}; this release reads up to {_FORMAT})"
+            f"{path}: a newer release wrote this snapshot (format {int(later[1])}; this release reads up to "
+            f"{_FORMAT})"
         )
     if first is None:
-        raise SnapshotDamaged(f"{path}: not a snapshot, or its format is not supported")
+        raise SnapshotDamaged(f"{path}: the file is not a snapshot, or this release does not read its format")
     body = memoryview(content)[_FIRST_LINE_BYTES:]
     if hashlib.sha256(body).hexdigest().encode() != first[1]:
-        raise SnapshotDamaged(f"{path}: checksum does not match")
+        raise SnapshotDamaged(f"{path}: the checksum does not match the content of the snapshot")
     try:
         outline = _outline_decoder.decode(body)
         rulesets = tuple(_whole_entry(entry, pause) for entry in outline.rulesets)

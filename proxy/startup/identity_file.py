@@ -89,9 +89,11 @@ def read_identity(path: Path) -> IdentityState | None:
 
     Raise IdentityUnusable if it can't be used.
     """
-    cure = "delete it to enrol this proxy again, under another id"
+    cure = "delete the file to enrol this proxy again, under another id"
     if path.is_symlink():  # a write would replace the link, and the old keys would stay in its target
-        raise IdentityUnusable(f"{path}: is a symbolic link: write {path.resolve()} into Agent.IdentityPath")
+        raise IdentityUnusable(
+            f"{path}: the file is a symbolic link: write {path.resolve()} into Agent.IdentityPath"
+        )
     try:
         found = _decoder.decode(read_given_file(path))
     except FileNotFoundError:
@@ -99,9 +101,13 @@ def read_identity(path: Path) -> IdentityState | None:
     except OSError as error:
         raise IdentityUnusable(f"{path}: {error.strerror or error}") from None
     except ValueError:  # the error's text could show a part of a secret
-        raise IdentityUnusable(f"{path}: is not an identity that this release can read: {cure}") from None
+        raise IdentityUnusable(
+            f"{path}: the file is not an identity that this release can read: {cure}"
+        ) from None
     if found.format != _FORMAT:
-        raise IdentityUnusable(f"{path}: has format {found.format}, and this release reads {_FORMAT}: {cure}")
+        raise IdentityUnusable(
+            f"{path}: the identity has format {found.format}, but this release reads format {_FORMAT}: {cure}"
+        )
     return found.identity
 
 

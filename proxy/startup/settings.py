@@ -110,13 +110,17 @@ def parse_status_range(text: str) -> StatusRange:
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     # Statuses up to 4xx are always passed on, by contract. A 1xx status can't be final.
     if not 500 <= first <= last <= 599:
-        raise ValueError(f'must be a status or range within 500-599 such as "500-502", not {text!r}')
+        raise ValueError(
+            f'the value must be a status or range within 500-599 such as "500-502", not {text!r}'
+        )
     return StatusRange(first, last)
 
 
 def parse_contact(text: str) -> str:
     if len(text) > _LONGEST_CONTACT or not text.isprintable():
-        raise ValueError(f"must be at most {_LONGEST_CONTACT} printable characters in one line, not {text!r}")
+        raise ValueError(
+            f"the value must be at most {_LONGEST_CONTACT} printable characters in one line, not {text!r}"
+        )
     return text
 
 
@@ -665,7 +669,9 @@ class CredentialsSettings:
         if self.provider != "static":
             yield from _placeholders(self)
         if found := _ENDPOINT_OF_A_TENANT.search(urlsplit(self.authority_url).path):
-            what = f"must be the identity provider's base address, without {found[0]} and without a tenant"
+            what = (
+                f"the value must be the identity provider's address, without {found[0]} and without a tenant"
+            )
             yield "Credentials.AuthorityUrl", what
 
     def unused(self) -> Iterator[tuple[str, str]]:
@@ -714,7 +720,7 @@ class CallersSettings:
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield conflicts between keys, for the loader."""
         if self.keys_max_age_seconds < self.keys_refresh_seconds:
-            yield "Callers.KeysMaxAgeSeconds", "must be KeysRefreshSeconds or more"
+            yield "Callers.KeysMaxAgeSeconds", "the value must be KeysRefreshSeconds or more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -876,7 +882,8 @@ class Settings:
         yield from _signing_key_problems(self.token, self.credentials)
         yield from _enrolment_problems(self.agent, self.rule_sync)
         if self.audit.max_disk_bytes < self.least_disk_bytes:
-            yield "Audit.MaxDiskBytes", f"must be {self.least_disk_bytes} or more, for {self.workers} workers"
+            what = f"the value must be {self.least_disk_bytes} or more, for {self.workers} workers"
+            yield "Audit.MaxDiskBytes", what
 
 
 def _enrolment_problems(agent: AgentSettings, rule_sync: RuleSyncSettings) -> Iterator[tuple[str, str]]:
@@ -884,13 +891,13 @@ def _enrolment_problems(agent: AgentSettings, rule_sync: RuleSyncSettings) -> It
     parts = urlsplit(rule_sync.saas_base_url)
     is_readable = parts.scheme == "http" and not Address(parts.hostname or "", 80).is_loopback
     if agent.enrols_itself and is_readable:
-        what = "must begin with https://: a proxy that enrols itself gets its keys from there"
+        what = "the value must begin with https://: a proxy that enrols itself gets its keys from there"
         yield "RuleSync.SaasBaseUrl", what
 
 
 def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tuple[str, str]]:
     if not proxy.listen:
-        yield "Proxy.Listen", "must name at least one address"
+        yield "Proxy.Listen", "the value must name at least one address"
     fixed = [address for address in (*proxy.listen, admin.listen) if address.port]
     for address in {each for each in fixed if fixed.count(each) > 1}:
         name = "Admin.Listen" if address == admin.listen else "Proxy.Listen"
@@ -943,7 +950,8 @@ def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str
         yield "Credentials.VaultUrl", f"missing, and required by Provider {credentials.provider}"
     is_plain = credentials.authority_url.startswith("http://")
     if credentials.provider == "workload-identity" and credentials.vault_url and is_plain:
-        yield "Credentials.AuthorityUrl", "must begin with https://: it issues the token that opens VaultUrl"
+        what = "the value must begin with https://: this address issues the token that opens VaultUrl"
+        yield "Credentials.AuthorityUrl", what
     for attribute in _REQUIRED[credentials.provider]:
         if not getattr(credentials, attribute):
             variable = _AZURE_VARIABLES.get(attribute)
@@ -983,7 +991,7 @@ def _tenant_problems(key: str, authority_url: str, tenant_id: str) -> Iterator[t
     placeholders = list(placeholder_problems(key, tenant_id, _TENANT))
     yield from placeholders
     if tenant_id and not placeholders and _TENANT_ID.fullmatch(tenant_id) is None:
-        yield key, f"must be letters, digits, dots and hyphens, not {tenant_id!r}: write {_TENANT}"
+        yield key, f"the value must be letters, digits, dots and hyphens, not {tenant_id!r}: write {_TENANT}"
 
 
 def _identity_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:

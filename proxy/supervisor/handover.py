@@ -206,7 +206,8 @@ def own_directory(directory: Path, held: int | None) -> int:
     except BlockingIOError:
         os.close(fd)
         raise DirectoryOwned(
-            f"Audit.LocalRetentionPath: {directory} is in use by another proxy; each needs its own directory"
+            f"Audit.LocalRetentionPath: {directory} is in use by another proxy; each proxy needs its own "
+            "directory"
         ) from None
     if held is not None:
         os.close(held)

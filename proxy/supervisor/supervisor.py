@@ -374,7 +374,7 @@ class Supervisor:
             self._children.remove(child)
             return
         child.start_again(time.monotonic())
-        logger.error("%s ended with %s, starting another", child.name, _describe(code))
+        logger.error("%s ended with %s, starting another process", child.name, _describe(code))
 
     def _drain(self, children: Iterable[Child], number: int = signal.SIGTERM) -> None:
         for child in list(children):
@@ -401,7 +401,7 @@ class Supervisor:
                 self._begin_reload()
             else:
                 self._reload_again = True  # the settings may have changed after this reload read them
-                logger.info("a reload is under way; reloading again after it")
+                logger.info("a reload is under way; the settings will be reloaded again after it")
 
     def _stop(self) -> None:
         """Drain the workers first. The agent ends last, so that it can deliver their events."""
@@ -425,7 +425,7 @@ class Supervisor:
     def _check_new_version(self) -> None:
         if self._checking is not None:
             return
-        logger.info("checking the version that is installed now")
+        logger.info("checking the proxy version that is installed now")
         own = handover.Own(
             list(self._listeners[0]),
             str(self._settings.audit.local_retention_path.resolve()),
@@ -486,7 +486,7 @@ class Supervisor:
             )
             (old.agents if each.name == "agent" else old.workers).append(child)
             self._children.append(child)
-        logger.info("version %s takes over", __version__)
+        logger.info("version %s takes over from the previous version", __version__)
         return Replacement(old, self._generation)
 
     # Methods for reloads.
@@ -524,7 +524,7 @@ class Supervisor:
             problems = [f"the new processes can't be started: {error.strerror}"]
         if problems:
             for problem in problems:
-                logger.error("not reloaded, the active settings stay in use: %s", problem)
+                logger.error("settings not reloaded, the active settings stay in use: %s", problem)
             return
         logger.info("reloading")
         # Only one agent may own the spool, so the old one must end before the new one starts.
@@ -575,7 +575,7 @@ class Supervisor:
         }
         for key, changed in fixed.items():
             if changed:
-                logger.warning("%s takes effect at the next start", key)
+                logger.warning("the new value of %s takes effect at the next start of the proxy", key)
         return replace(
             wanted,
             proxy=replace(wanted.proxy, listen=proxy.listen, workers=proxy.workers),
@@ -616,7 +616,9 @@ class Supervisor:
                 self._reload_again = False
                 self._begin_reload()
             case Action.GIVE_UP:
-                logger.error("not reloaded, the active settings stay in use: the new workers can't serve")
+                logger.error(
+                    "settings not reloaded, the active settings stay in use: the new workers can't serve"
+                )
                 self._drain((*reload.new.workers, *reload.new.agents))
             case Action.ADOPT:
                 self._adopt(reload)

@@ -402,7 +402,9 @@ class Worker:
             return
         except (SnapshotDamaged, OSError) as error:
             if str(error) != self._unusable:
-                logger.error("cannot use the snapshot, so the rules do not change: %s", error)
+                logger.error(
+                    "cannot use the snapshot of the rules, so the active rules do not change: %s", error
+                )
             self._unusable = str(error)
             return
         self._unusable = ""
@@ -456,7 +458,9 @@ class Worker:
                 order = await loop.run_in_executor(self._files, read_kill_file, self._kill_file)
             except Exception:  # any error: a later stop must still be seen
                 if not self._overlooks_kill_file:
-                    logger.exception("cannot read %s: trying again after an error", self._kill_file)
+                    logger.exception(
+                        "cannot read the kill file %s: trying again after an error", self._kill_file
+                    )
                 self._overlooks_kill_file = True
                 continue
             self._overlooks_kill_file = False
@@ -467,7 +471,7 @@ class Worker:
             return
         self._kill_order = order
         if order == NO_ORDER:
-            logger.warning("%s was removed: it no longer stops anything", self._kill_file)
+            logger.warning("the kill file %s was removed: it no longer stops requests", self._kill_file)
         else:
             logger.error("EMERGENCY STOP by %s: %s", self._kill_file, order)
         self._counters.values[KILL_FILE] = 2 if order.everything else int(order != NO_ORDER)
@@ -557,7 +561,9 @@ class Worker:
             connection.drain()
         await self._wait_until_closed(end)
         if context.connections:
-            logger.warning("closed %d connections that did not finish in time", len(context.connections))
+            logger.warning(
+                "closed %d client connections that did not finish in time", len(context.connections)
+            )
         for connection in list(context.connections):
             connection.cut()
         context.pool.close()

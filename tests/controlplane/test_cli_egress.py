@@ -86,7 +86,7 @@ async def test_a_command_at_a_server_leaves_by_the_variables(
     monkeypatch.setenv("HTTPS_PROXY", f"socks5://ada:{PASSWORD}@127.0.0.1:1080")
     assert await listed(tmp_path) == 2
     line = capsys.readouterr().err
-    assert "environment: HTTPS_PROXY: must be http://host:port" in line
+    assert "environment: HTTPS_PROXY: the value must be http://host:port" in line
     assert PASSWORD not in line
 
 

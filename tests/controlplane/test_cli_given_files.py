@@ -28,5 +28,5 @@ def test_utf16_is_refused_by_name(tmp_path: Path, read: object) -> None:
     file = tmp_path / "given"
     file.write_bytes("a right long password\n".encode("utf-16"))
     assert callable(read)
-    with pytest.raises(CommandFailed, match="it is UTF-16 text: save it as UTF-8"):
+    with pytest.raises(CommandFailed, match="the text is UTF-16: save it as UTF-8"):
         read(file)

@@ -213,14 +213,14 @@ async def test_a_file_that_is_no_identity_is_never_replaced(
         await proxy.enrolment.once()
     assert proxy.path.read_bytes() == content
     assert (control.proxies, proxy.enrolment._pause()) == ([], 3600)
-    assert "delete it to enrol this proxy again" in proxy.enrolment.check().detail
+    assert "delete the file to enrol this proxy again" in proxy.enrolment.check().detail
 
 
 def test_a_file_of_a_later_release_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "identity.json"
     write_identity(path, Enrolled(Keys("p", "n", "k", "s", 1.0)))
     path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
-    with pytest.raises(IdentityUnusable, match="has format 2, and this release reads 1"):
+    with pytest.raises(IdentityUnusable, match="the identity has format 2, but this release reads format 1"):
         read_identity(path)
 
 

@@ -168,7 +168,7 @@ async def test_a_secret_that_is_not_there_is_named_and_a_deleted_one_changes_not
     keeper = fleet.proxy()
     await keeper.read()
     assert keeper.check().status == "failed"
-    assert keeper.check().detail.endswith("there is no such secret")
+    assert keeper.check().detail.endswith("the key vault does not have this secret")
     fleet.put("a")
     await keeper.read()
     fleet.vault.delete(NAME)

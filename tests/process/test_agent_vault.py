@@ -393,7 +393,7 @@ async def test_what_keeps_the_vault_from_responding_is_named(
 
 
 async def test_a_secret_that_is_not_there_is_named(azure: Azure) -> None:
-    with pytest.raises(CredentialError, match="404 SecretNotFound; there is no such secret"):
+    with pytest.raises(CredentialError, match="404 SecretNotFound; the key vault does not have this secret"):
         await azure.provider.fetch()
     azure.vault.put(NAME, CLIENT_SECRET, enabled=False)
     with pytest.raises(CredentialError, match="403 Forbidden SecretDisabled; the newest version is disabled"):

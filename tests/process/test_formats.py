@@ -121,7 +121,7 @@ def test_a_spool_of_a_later_release_waits_for_it_while_others_are_collected(
     collect_all(part)
     assert foreign.read_bytes() == later
     assert part.stalled is not None
-    assert "a newer release wrote the segment (format 2" in part.stalled
+    assert "a newer release wrote this spool segment (format 2" in part.stalled
     assert [record.message for record in caplog.records if str(foreign) in record.message] == [part.stalled]
     assert journal.status().pending == EVENTS - DELIVERED + 1
     own.close()
@@ -144,7 +144,7 @@ def test_a_snapshot_of_a_later_release_is_not_used_and_named(files: Path) -> Non
     write_snapshot(path, read_snapshot(path))
     path.write_bytes(path.read_bytes().replace(b"graphward-snapshot 1 ", b"graphward-snapshot 3 ", 1))
     before = contents(files)
-    with pytest.raises(SnapshotDamaged, match=f"{re.escape(str(path))}: written by a newer release"):
+    with pytest.raises(SnapshotDamaged, match=f"{re.escape(str(path))}: a newer release wrote this snapshot"):
         read_snapshot(path)
     assert contents(files) == before
 

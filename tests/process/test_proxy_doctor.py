@@ -268,7 +268,7 @@ async def test_a_proxy_that_enrols_itself(plane: Plane, until_ready: Patient) ->
     await plane.inventory.set_proxy_enabled("edge-1", False)
     assert f"the keys in {path} are revoked" in (await patient.failures())["control plane: sync"]["fix"]
     path.write_text("{")
-    assert "delete it to enrol this proxy again" in (await patient.failures())["settings"]["found"]
+    assert "delete the file to enrol this proxy again" in (await patient.failures())["settings"]["found"]
 
 
 async def test_a_disabled_proxy(plane: Plane, until_ready: Patient) -> None:

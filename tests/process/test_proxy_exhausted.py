@@ -221,7 +221,7 @@ async def test_a_local_stop_is_heeded_though_it_could_not_be_looked_for(goes_wro
 async def test_a_worker_that_loses_its_upkeep_ends_and_is_replaced(goes_wrong: Path) -> None:
     async with whole_system(goes_wrong, workers=1, environment=environment_with(goes_wrong)) as system:
         (goes_wrong / "a-fault").touch()
-        await until(lambda: "worker-0 ended with status 1, starting another" in log_of(system))
+        await until(lambda: "worker-0 ended with status 1, starting another process" in log_of(system))
         (goes_wrong / "a-fault").unlink()
         await until(lambda: readiness(system)["ready"])
         async with client_of(system) as client:

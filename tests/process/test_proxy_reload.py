@@ -192,7 +192,7 @@ async def test_a_pipe_in_the_place_of_a_file_is_refused_and_keeps_nobody_waiting
         await until(lambda: "not reloaded" in log_of(system), seconds=10)
         (report,) = (each for each in log_of(system).splitlines() if "not reloaded" in each)
         assert f"{name.removesuffix('File')}File" in report
-        assert report.endswith("it is not a regular file")
+        assert report.endswith("the path is not a regular file")
         assert processes(system) == before
         assert (await client.get("/v1.0/echo/1")).status == 200
         system.proxy.process.send_signal(signal.SIGTERM)

@@ -146,8 +146,8 @@ async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Pa
         await system.cli("ruleset", "apply", str(closed), "--org", system.org_id)
         await until(
             lambda: (
-                "cannot use the snapshot, so the rules do not change: [Errno 24] Too many open files"
-                in log_of(system)
+                "cannot use the snapshot of the rules, so the active rules do not change: "
+                "[Errno 24] Too many open files" in log_of(system)
             )
         )
         resource.prlimit(worker, resource.RLIMIT_NOFILE, limits)

@@ -127,7 +127,7 @@ def test_check_shows_the_identity_and_what_keeps_it_from_being_used(config: Path
     expected = "# identity: enrolled as edge-7 (p-1), keys to be renewed at 2027-01-01T00:00:00Z\n"
     assert run(config, "--check").stdout.endswith(expected)
     path.write_bytes(b"junk")
-    refused_with(run(config, "--check"), "Agent.IdentityPath", "delete it to enrol this proxy again")
+    refused_with(run(config, "--check"), "Agent.IdentityPath", "delete the file to enrol this proxy again")
 
 
 def test_check_shows_the_way_to_each_host_and_the_variables_without_effect(config: Path) -> None:
@@ -142,7 +142,7 @@ def test_check_shows_the_way_to_each_host_and_the_variables_without_effect(confi
         "# way to RuleSync.SaasBaseUrl: direct (loopback and link-local addresses use no egress proxy)",
         "# way to Credentials.AuthorityUrl: direct (NO_PROXY has login.microsoftonline.com)",
     ]
-    assert done.stderr.startswith("warning: NO_PROXY: 10.* has no effect: must be a host name, an address")
+    assert done.stderr.startswith("warning: NO_PROXY: 10.* has no effect: the value must be a host name, an address")
     assert "pass-word" not in done.stdout + done.stderr
     refused_with(run(config, "--check", HTTPS_PROXY="socks5://egress:1080", https_proxy=""), "HTTPS_PROXY")
 

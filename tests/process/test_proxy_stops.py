@@ -232,7 +232,7 @@ async def test_a_local_file_stops_without_a_control_plane(tmp_path: Path) -> Non
 
         file.unlink()
         file.mkdir()  # an unreadable file stops everything
-        await until(lambda: "it is not a regular file" in log_of(system))
+        await until(lambda: "the path is not a regular file" in log_of(system))
         assert await code(client) == "emergencyStop"
         file.rmdir()
         await becomes(client, "")

@@ -103,24 +103,36 @@ def test_values_have_their_types() -> None:
     [
         ("MaxSiz = 3", "conf/example.toml:5: Door.MaxSiz: unknown key, did you mean MaxSize?"),
         ("maxsize = 3", "conf/example.toml:5: Door.maxsize: unknown key, did you mean MaxSize?"),
-        ('MaxSize = "3"', "conf/example.toml:5: Door.MaxSize: must be a whole number, not '3'"),
-        ("MaxSize = 3.0", "conf/example.toml:5: Door.MaxSize: must be a whole number, not 3.0"),
-        ("MaxSize = true", "conf/example.toml:5: Door.MaxSize: must be a whole number, not true"),
-        ("MaxSize = 101", "conf/example.toml:5: Door.MaxSize: must be at least 1 and at most 100, not 101"),
-        ("MaxSize = 0", "conf/example.toml:5: Door.MaxSize: must be at least 1 and at most 100, not 0"),
+        ('MaxSize = "3"', "conf/example.toml:5: Door.MaxSize: the value must be a whole number, not '3'"),
+        ("MaxSize = 3.0", "conf/example.toml:5: Door.MaxSize: the value must be a whole number, not 3.0"),
+        ("MaxSize = true", "conf/example.toml:5: Door.MaxSize: the value must be a whole number, not true"),
+        (
+            "MaxSize = 101",
+            "conf/example.toml:5: Door.MaxSize: the value must be at least 1 and at most 100, not 101",
+        ),
+        (
+            "MaxSize = 0",
+            "conf/example.toml:5: Door.MaxSize: the value must be at least 1 and at most 100, not 0",
+        ),
         ("MaxSize = 7", "conf/example.toml:5: Door.MaxSize: must be even"),
         (
             "WaitSeconds = nan",
-            "conf/example.toml:5: Door.WaitSeconds: must be at least 0.1 and at most 60, not nan",
+            "conf/example.toml:5: Door.WaitSeconds: the value must be at least 0.1 and at most 60, not nan",
         ),
         (
             "WaitSeconds = inf",
-            "conf/example.toml:5: Door.WaitSeconds: must be at least 0.1 and at most 60, not inf",
+            "conf/example.toml:5: Door.WaitSeconds: the value must be at least 0.1 and at most 60, not inf",
         ),
-        ("Open = 1", "conf/example.toml:5: Door.Open: must be true or false, not 1"),
-        ('WhenFull = "wait"', "conf/example.toml:5: Door.WhenFull: must be one of refuse, drop, not 'wait'"),
-        ("Tags = [1]", "conf/example.toml:5: Door.Tags: must be text in quotes or a list of them, not 1"),
-        ('CachePath = ""', "conf/example.toml:5: Door.CachePath: must not be empty"),
+        ("Open = 1", "conf/example.toml:5: Door.Open: the value must be true or false, not 1"),
+        (
+            'WhenFull = "wait"',
+            "conf/example.toml:5: Door.WhenFull: the value must be one of refuse, drop, not 'wait'",
+        ),
+        (
+            "Tags = [1]",
+            "conf/example.toml:5: Door.Tags: the value must be text in quotes or a list of them, not 1",
+        ),
+        ('CachePath = ""', "conf/example.toml:5: Door.CachePath: the value must not be empty"),
         (
             'CertFile = "none.pem"',
             "conf/example.toml:5: Door.CertFile: can't read /etc/example/none.pem: No such file or directory",
@@ -129,12 +141,15 @@ def test_values_have_their_types() -> None:
             'Listen = "8080"',
             (
                 "conf/example.toml:5: Door.Listen: "
-                "must be host:port such as 127.0.0.1:8080 or [::1]:8080, not '8080'"
+                "the value must be host:port such as 127.0.0.1:8080 or [::1]:8080, not '8080'"
             ),
         ),
         (
             'Listen = "h:284430"',
-            "conf/example.toml:5: Door.Listen: must be host:port with a port up to 65535, not 'h:284430'",
+            (
+                "conf/example.toml:5: Door.Listen: the value must be host:port with a port up to "
+                "65535, not 'h:284430'"
+            ),
         ),
     ],
 )
@@ -210,18 +225,18 @@ class TestEnvironment:
     @pytest.mark.parametrize("text", ["abc", "", "1_0", " 5", "٣", "1e1", "9" * 5000, "+-1"])
     def test_only_plain_digits_are_a_whole_number(self, text: str) -> None:
         assert problems(MINIMAL, {"Door__MaxSize": text}) == (
-            f"environment: Door__MaxSize: must be a whole number, not {text!r}",
+            f"environment: Door__MaxSize: the value must be a whole number, not {text!r}",
         )
 
     @pytest.mark.parametrize("text", ["nan", "inf", "1e3", "", "1_0.0", "."])
     def test_only_a_plain_decimal_is_a_number(self, text: str) -> None:
         assert problems(MINIMAL, {"Door__WaitSeconds": text}) == (
-            f"environment: Door__WaitSeconds: must be a number, not {text!r}",
+            f"environment: Door__WaitSeconds: the value must be a number, not {text!r}",
         )
 
     def test_a_value_out_of_range_names_the_variable(self) -> None:
         assert problems(MINIMAL, {"Door__MaxSize": "200"}) == (
-            "environment: Door__MaxSize: must be at least 1 and at most 100, not 200",
+            "environment: Door__MaxSize: the value must be at least 1 and at most 100, not 200",
         )
 
     @pytest.mark.parametrize("variable", ["Door__MaxSiz", "DOOR__MAXSIZE", "door__MaxSize"])
@@ -235,7 +250,7 @@ class TestEnvironment:
         settings = load(MINIMAL + "[Door]\nMaxSize = 30\n", environ)
         assert (settings.door.max_size, settings.peer.api_key) == (20, "from-a-file")
         assert problems(MINIMAL, {"Door:MaxSize": "200"}) == (
-            "environment: Door:MaxSize: must be at least 1 and at most 100, not 200",
+            "environment: Door:MaxSize: the value must be at least 1 and at most 100, not 200",
         )
 
     @pytest.mark.parametrize("variable", ["Door:MaxSiz", "DOOR:MAXSIZE", "door:MaxSize", "Door:Max:Size"])
@@ -253,7 +268,7 @@ class TestEnvironment:
         environ = {"MAX_SIZE": "40", "Door__MaxSize": "20"}
         assert load(MINIMAL + "[Door]\nMaxSize = 30\n", environ).door.max_size == 40
         assert problems(MINIMAL, {"MAX_SIZE": "many"}) == (
-            "environment: MAX_SIZE: must be a whole number, not 'many'",
+            "environment: MAX_SIZE: the value must be a whole number, not 'many'",
         )
 
     def test_a_fallback_variable_fills_only_what_is_not_given(self) -> None:
@@ -286,7 +301,7 @@ class TestSecrets:
         [
             ("gone", "can't read /etc/example/gone: No such file or directory"),
             ("empty", "empty is empty"),
-            ("", "must be the path"),
+            ("", "the value must be the path"),
         ],
     )
     def test_a_secret_file_that_is_no_use_is_named(self, path: str, reason: str) -> None:
@@ -305,7 +320,7 @@ class TestSecrets:
 
     def test_an_error_about_a_secret_does_not_show_it(self) -> None:
         (problem,) = problems(self.TEXT + "ApiKey = 123456789\n")
-        assert problem == "conf/example.toml:3: Peer.ApiKey: must be text in quotes"
+        assert problem == "conf/example.toml:3: Peer.ApiKey: the value must be text in quotes"
 
 
 def test_what_describe_prints_loads_to_the_same_settings() -> None:
@@ -373,7 +388,9 @@ Y = 2
 
     def test_inline_table_and_dotted_keys_give_places_to_problems(self) -> None:
         text = 'Peer = { BaseUrl = "https://p", ApiKey = "k" }\nDoor.Open = true\nDoor.MaxSize = "x"\n'
-        assert problems(text) == ("conf/example.toml:3: Door.MaxSize: must be a whole number, not 'x'",)
+        assert problems(text) == (
+            "conf/example.toml:3: Door.MaxSize: the value must be a whole number, not 'x'",
+        )
 
 
 def paths_of(table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

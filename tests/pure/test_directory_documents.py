@@ -237,4 +237,4 @@ def test_what_can_not_prove_an_app_is_refused_with_its_place_and_no_part_of_a_pr
     ]
     assert not any(part in line for line in said for part in PRIVATE.split() if len(part) > 20)
     (wrong,) = problems(with_app("        keys: [{key: public.pem, ends: tomorrow}]\n"), texts)
-    assert "a moment must be a time of RFC 3339" in wrong
+    assert "`until` must be an RFC 3339 time" in wrong

@@ -36,13 +36,13 @@ def test_utf8_with_and_without_a_mark_is_one_text(data: bytes, text: str) -> Non
     ],
 )
 def test_other_encodings_are_refused_by_name(codec: str, name: str) -> None:
-    with pytest.raises(NotUtf8, match=f"it is {name} text: save it as UTF-8"):
+    with pytest.raises(NotUtf8, match=f"the text is {name}: save it as UTF-8"):
         decoded("[Proxy]\n".encode(codec))
 
 
 @pytest.mark.parametrize(("data", "place"), [(b"abc\xff", 4), (b"\xef\xbb\xbfab\xff", 6)])
 def test_what_is_not_utf8_is_refused_with_its_place(data: bytes, place: int) -> None:
-    with pytest.raises(NotUtf8, match=rf"not UTF-8 text \(byte {place}\)"):
+    with pytest.raises(NotUtf8, match=rf"not UTF-8 \(byte {place}\)"):
         decoded(data)
 
 

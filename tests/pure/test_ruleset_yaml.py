@@ -281,7 +281,7 @@ def test_ids_are_unique() -> None:
         ("x: *nothing", "alias"),
         ("x: &a [*a]", "alias"),
         ("a: \x00", "not YAML"),
-        ("? [a]\n: b", "a key must be text"),
+        ("? [a]\n: b", "a YAML key must be text"),
         ("5: x", "rules"),
         ("- a", "keys and values"),
         ("x" * (8 * 1024 * 1024 + 1), "longer than"),

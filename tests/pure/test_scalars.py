@@ -194,7 +194,7 @@ rules:
 
 def test_a_number_that_names_a_rule_twice_is_found() -> None:
     rules = "  - {id: 1.10, match: {path: [/x]}, verdict: allow}\n" * 2
-    assert "the id `1.10` is already used by rules[0]" in refusal(HEAD + rules)
+    assert "the rule id `1.10` is already used by rules[0]" in refusal(HEAD + rules)
 
 
 def test_a_parameter_that_no_path_has_is_found_whatever_it_is_written_as() -> None:

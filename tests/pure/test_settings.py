@@ -82,7 +82,7 @@ class TestIdentity:
     def test_no_key_comes_where_others_can_read_it(self, tmp_path: Path) -> None:
         text = self.agent('EnrolmentToken = "gwe_0123456789"', "http://control.example")
         (problem,) = problems(tmp_path, text)
-        assert problem.startswith("proxy.toml:4: RuleSync.SaasBaseUrl: must begin with https://")
+        assert problem.startswith("proxy.toml:4: RuleSync.SaasBaseUrl: the value must begin with https://")
         for loopback in ("http://127.0.0.1:8090", "http://localhost:8090", "http://[::1]:8090"):
             assert settings_from(tmp_path, text.replace("http://control.example", loopback))
 
@@ -113,7 +113,9 @@ def test_statuses_as_502_can_be_single_or_ranges_or_none(tmp_path: Path) -> None
 @pytest.mark.parametrize("text", ["499", "200-599", "502-500", "5xx", "500-", "600", "500 - 502", "٥٠٠"])
 def test_only_server_errors_can_be_reported_as_502(tmp_path: Path, text: str) -> None:
     (problem,) = problems(tmp_path, f'{MINIMAL}[Upstream]\nReportAs502 = ["{text}"]\n')
-    assert problem.startswith("proxy.toml:10: Upstream.ReportAs502: must be a status or range within 500-599")
+    assert problem.startswith(
+        "proxy.toml:10: Upstream.ReportAs502: the value must be a status or range within 500-599"
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,26 +124,27 @@ def test_only_server_errors_can_be_reported_as_502(tmp_path: Path, text: str) ->
         (
             '[Upstream]\nBaseUrl = "https://graph.example/v1.0"',
             (
-                "proxy.toml:10: Upstream.BaseUrl: must be scheme, host and port without a path, "
+                "proxy.toml:10: Upstream.BaseUrl: the value must be scheme, host and port without a path, "
                 "not 'https://graph.example/v1.0'"
             ),
         ),
         (
             '[Audit]\nWhenFull = "drop"',
-            "proxy.toml:10: Audit.WhenFull: must be one of refuse, drop-oldest, not 'drop'",
+            "proxy.toml:10: Audit.WhenFull: the value must be one of refuse, drop-oldest, not 'drop'",
         ),
         (
             "[Audit]\nMaxDiskBytes = 16777216\n[Proxy]\nWorkers = 9",
-            "proxy.toml:10: Audit.MaxDiskBytes: must be 18874368 or more, for 9 workers",
+            "proxy.toml:10: Audit.MaxDiskBytes: the value must be 18874368 or more, for 9 workers",
         ),
         (
             '[Proxy]\nTrustedProxies = ["10.0.0.1/8"]',
             (
-                "proxy.toml:10: Proxy.TrustedProxies: must be an address or network such as 10.0.0.0/8, "
+                "proxy.toml:10: Proxy.TrustedProxies: the value must be an address or network such as "
+                "10.0.0.0/8, "
                 "not '10.0.0.1/8'"
             ),
         ),
-        ("[Proxy]\nListen = []", "proxy.toml:10: Proxy.Listen: must name at least one address"),
+        ("[Proxy]\nListen = []", "proxy.toml:10: Proxy.Listen: the value must name at least one address"),
         (
             '[Proxy]\nListen = ["127.0.0.1:9090"]',
             "proxy.toml: Admin.Listen: 127.0.0.1:9090 is given twice",
@@ -155,11 +158,14 @@ def test_only_server_errors_can_be_reported_as_502(tmp_path: Path, text: str) ->
         ),
         (
             '[Traces]\nHeaders = "Authorization=Bearer%20s3cret,X y=s3cret"',
-            "proxy.toml:10: Traces.Headers: pair 2 must be name=value, with a name that HTTP allows",
+            "proxy.toml:10: Traces.Headers: header pair 2 must be name=value, with a name that HTTP allows",
         ),
         (
             '[Traces]\nHeaders = "Authorization=s3cret%0d%0aX:%20y"',
-            "proxy.toml:10: Traces.Headers: pair 1 has a character that is not allowed in a header field",
+            (
+                "proxy.toml:10: Traces.Headers: header pair 1 has a character that is not allowed in "
+                "a header field"
+            ),
         ),
         (
             '[Token]\nSigningKey = "k"\nSigningKeyFile = "f"',
@@ -299,10 +305,14 @@ ClientId = "c"
     @pytest.mark.parametrize(
         ("key", "value", "report"),
         [
-            ("VaultUrl", "http://contoso.vault.azure.net", "must be an https:// address"),
-            ("VaultUrl", "https://contoso.vault.azure.net/secrets/graph", "must be scheme, host and port"),
-            ("SecretName", "graph/0123", "must be 1 to 127 letters, digits and hyphens"),
-            ("SecretName", "../keys", "must be 1 to 127 letters, digits and hyphens"),
+            ("VaultUrl", "http://contoso.vault.azure.net", "the value must be an https:// address"),
+            (
+                "VaultUrl",
+                "https://contoso.vault.azure.net/secrets/graph",
+                "the value must be scheme, host and port",
+            ),
+            ("SecretName", "graph/0123", "the value must be 1 to 127 letters, digits and hyphens"),
+            ("SecretName", "../keys", "the value must be 1 to 127 letters, digits and hyphens"),
         ],
     )
     def test_only_a_vault_and_a_name_are_taken(
@@ -320,7 +330,7 @@ class TestContact:
         self, tmp_path: Path, value: str
     ) -> None:
         (problem,) = problems(tmp_path, MINIMAL, {"Proxy__Contact": value})
-        assert "Proxy__Contact: must be at most 200 printable characters in one line" in problem
+        assert "Proxy__Contact: the value must be at most 200 printable characters in one line" in problem
 
     def test_an_address_is_kept_as_it_is(self, tmp_path: Path) -> None:
         settings = settings_from(tmp_path, MINIMAL, {"Proxy__Contact": "graph-admins@contoso.com"})
@@ -445,7 +455,8 @@ ClientSecret = "s"
             (
                 MAIL.replace('"mail"', '"e mail"'),
                 (
-                    "proxy.toml:10: Credentials.Identities.0.Name: must be a letter, then at most 31 "
+                    "proxy.toml:10: Credentials.Identities.0.Name: the value must be a letter, then at "
+                    "most 31 "
                     "letters, digits and hyphens, not 'e mail'"
                 ),
             ),
@@ -459,13 +470,14 @@ ClientSecret = "s"
             (
                 MAIL.replace('["app-1", "app-2"]', "[1]"),
                 (
-                    "proxy.toml:12: Credentials.Identities.mail.Applications: must be text in quotes or a "
+                    "proxy.toml:12: Credentials.Identities.mail.Applications: the value must be text in "
+                    "quotes or a "
                     "list of them, not 1"
                 ),
             ),
             (
                 MAIL.replace('["app-1", "app-2"]', '[""]'),
-                "proxy.toml:12: Credentials.Identities.mail.Applications: must not be empty",
+                "proxy.toml:12: Credentials.Identities.mail.Applications: the value must not be empty",
             ),
             (
                 "[Credentials.Identities]\n",
@@ -549,7 +561,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         load(tmp_path / "gone.toml", {})
     assert caught.value.problems == (f"{tmp_path}/gone.toml: can't be read: No such file or directory",)
     (tmp_path / "proxy.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(SettingsError, match="it is UTF-16 text: save it as UTF-8"):
+    with pytest.raises(SettingsError, match="the text is UTF-16: save it as UTF-8"):
         load(tmp_path / "proxy.toml", {})
 
 
@@ -605,7 +617,7 @@ def test_what_stands_around_a_minted_secret_stops_the_start(tmp_path: Path, give
     text = MINIMAL.replace('HmacSecret = "secret-of-agent"', 'HmacSecretFile = "hmac"')
     (tmp_path / "proxy.toml").write_text(text)
     for environ in ({}, {"Agent__HmacSecret": given}):
-        with pytest.raises(SettingsError, match=r"HmacSecret: has .* around the secret") as caught:
+        with pytest.raises(SettingsError, match=r"HmacSecret: the value has .* around the secret") as caught:
             load(tmp_path / "proxy.toml", environ)
         assert "0123456789abcdef" not in str(caught.value)
 
@@ -614,7 +626,7 @@ def test_a_secret_file_in_utf16_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "hmac").write_bytes("gwh_0123456789abcdef".encode("utf-16"))
     text = MINIMAL.replace('HmacSecret = "secret-of-agent"', 'HmacSecretFile = "hmac"')
     (tmp_path / "proxy.toml").write_text(text)
-    with pytest.raises(SettingsError, match=r"HmacSecretFile: can't read .*hmac: it is UTF-16 text"):
+    with pytest.raises(SettingsError, match=r"HmacSecretFile: can't read .*hmac: the text is UTF-16"):
         load(tmp_path / "proxy.toml", {})
 
 
@@ -699,7 +711,7 @@ SaasBaseUrl = "https://control.example"
         (
             'Provider = "managed-identity"\nTenantId = "my tenant"\nClientId = "c"',
             {},
-            ["Credentials.TenantId: must be letters, digits, dots and hyphens, not 'my tenant'"],
+            ["Credentials.TenantId: the value must be letters, digits, dots and hyphens, not 'my tenant'"],
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""Facts of known services that their schemas lack: one module per service."""
+"""Facts of known services that the schemas of these services lack, in one module per service."""

@@ -1,4 +1,4 @@
-"""Data types for the facts of a service."""
+"""Data types for the facts of a known service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NONE: Final[tuple[str, ...]] = ()
 
 
 class Pack:
-    """A list of related things, by the names that rules use."""
+    """A predefined list of related schema things, by the names that rules use."""
 
     __slots__ = ("operation", "resource")
 
@@ -19,10 +19,10 @@ class Pack:
 
 
 class Address:
-    """A property that contains a pre-authenticated address of a thing.
+    """A property that contains a pre-authenticated address of a thing, such as the content of a file.
 
-    `within` is the property under which other objects contain the owner, if the owner is a part of them.
-    `relation` is the last relation of a path to such owners.
+    `within` is the property under which other objects contain the owner of the address, if the owner is a
+    part of them. `relation` is the last relation of a path to objects that own the address.
     """
 
     __slots__ = ("owner", "property", "relation", "thing", "within")
@@ -38,9 +38,9 @@ class Address:
 
 
 class HandedOver:
-    """An operation that gives its caller a thing or an address of it, although the schema does not say so.
+    """An operation whose response gives the caller a thing or its address, which the schema does not say.
 
-    `owner` is the type to which the operation binds, or empty for all operations of that name.
+    `owner` is the type to which the operation binds; it is empty for all operations of that name.
     """
 
     __slots__ = ("operation", "owner", "things")
@@ -52,7 +52,7 @@ class HandedOver:
 
 
 class Facts:
-    """Facts of one service, which is recognised by a namespace of its schema."""
+    """Facts of one known service, which is recognised by a namespace of its schema."""
 
     __slots__ = ("addresses", "handed_over", "namespace", "on_request", "packs", "search_types", "targets")
 
