@@ -402,9 +402,7 @@ class Worker:
             return
         except (SnapshotDamaged, OSError) as error:
             if str(error) != self._unusable:
-                logger.error(
-                    "cannot use the snapshot of the rules, so the active rules do not change: %s", error
-                )
+                logger.error("cannot use the rules snapshot, so the active rules do not change: %s", error)
             self._unusable = str(error)
             return
         self._unusable = ""

@@ -52,7 +52,10 @@ def test_each_kind_has_keys_of_its_own(tmp_path: Path) -> None:
         (SYSLOG.replace("tls:", "tcp:"), "c.toml:4: Sinks.log.Url: must begin with tls://"),
         (SYSLOG.replace("tls:", "udp:"), "c.toml:4: Sinks.log.Url: the address must be tls://host:port or"),
         (SPLUNK.replace("https:", "http:") + 'Token = "t"\n', "c.toml:4: Sinks.siem.Url: must be an https://"),
-        (SPLUNK + 'Token = "t"\nFormat = "cef"\n', "c.toml:6: Sinks.siem.Format: the value must be one of event, ocsf"),
+        (
+            SPLUNK + 'Token = "t"\nFormat = "cef"\n',
+            "c.toml:6: Sinks.siem.Format: the value must be one of event, ocsf",
+        ),
         (SYSLOG + SYSLOG, "c.toml:6: Sinks.Name: 'log' is given twice"),
         ("[Sinks]\n", "c.toml:1: Sinks: is an array of tables: write [[Sinks]]"),
         ("[Sink]\n", "c.toml:1: Sink: unknown section, did you mean Sinks?"),

@@ -141,7 +141,10 @@ def test_a_file_beside_the_vault_is_told_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        ('MasterKeyVaultUrl = "http://v.vault.azure.net"', "MasterKeyVaultUrl: the value must be an https:// address"),
+        (
+            'MasterKeyVaultUrl = "http://v.vault.azure.net"',
+            "MasterKeyVaultUrl: the value must be an https:// address",
+        ),
         ('MasterKeyVaultUrl = "https://v.vault.azure.net"', "MasterKeySecretName: missing"),
         ('MasterKeySecretName = "key"', "MasterKeySecretName: has no effect without MasterKeyVaultUrl"),
         ('ManagedIdentityClientId = "7"', "ManagedIdentityClientId: has no effect without MasterKeyVaultUrl"),

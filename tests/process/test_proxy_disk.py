@@ -305,7 +305,8 @@ async def test_a_snapshot_that_went_bad_is_named_and_never_in_force(tmp_path: Pa
         assert snapshot.read_bytes() == content[: len(content) // 2]
         await system.start_control_plane()
         await until(lambda: readiness(system)["ready"])
-        assert f"cannot use the rules snapshot on disk: {snapshot}: the checksum does not match" in log_of(system)
+        unusable = f"cannot use the rules snapshot on disk: {snapshot}: the checksum does not match"
+        assert unusable in log_of(system)
         async with client_of(system) as client:
             assert (await client.get("/v1.0/echo/1")).status == 200
             assert (await client.get("/v1.0/secrets/1")).status == 403

@@ -109,7 +109,7 @@ async def test_a_damaged_snapshot_is_not_applied(tmp_path: Path) -> None:
             assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "notReady")
             client.close()
             await kill_all(system)
-        assert "cannot use the snapshot" in log_of(system)
+        assert "cannot use the rules snapshot" in log_of(system)
         # While the proxy runs, too, the active rules stay.
         snapshot.write_bytes(whole)
         await system.start_proxy()
@@ -146,7 +146,7 @@ async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Pa
         await system.cli("ruleset", "apply", str(closed), "--org", system.org_id)
         await until(
             lambda: (
-                "cannot use the snapshot of the rules, so the active rules do not change: "
+                "cannot use the rules snapshot, so the active rules do not change: "
                 "[Errno 24] Too many open files" in log_of(system)
             )
         )

@@ -86,7 +86,7 @@ async def test_a_proxy_starts_with_its_schema_and_without_a_control_plane(tmp_pa
             reply = await client.get(target)
             assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "notReady")
         client.close()
-        assert "cannot use the snapshot" in log_of(system)
+        assert "cannot use the rules snapshot" in log_of(system)
 
 
 async def test_a_schema_damaged_under_way_keeps_the_rules_in_force(tmp_path: Path) -> None:

@@ -142,7 +142,9 @@ def test_check_shows_the_way_to_each_host_and_the_variables_without_effect(confi
         "# way to RuleSync.SaasBaseUrl: direct (loopback and link-local addresses use no egress proxy)",
         "# way to Credentials.AuthorityUrl: direct (NO_PROXY has login.microsoftonline.com)",
     ]
-    assert done.stderr.startswith("warning: NO_PROXY: 10.* has no effect: the value must be a host name, an address")
+    assert done.stderr.startswith(
+        "warning: NO_PROXY: 10.* has no effect: the value must be a host name, an address"
+    )
     assert "pass-word" not in done.stdout + done.stderr
     refused_with(run(config, "--check", HTTPS_PROXY="socks5://egress:1080", https_proxy=""), "HTTPS_PROXY")
 
