@@ -1,7 +1,8 @@
-"""Hide properties of each object of a type, anywhere in a response.
+"""Hide properties of each object of a schema type, anywhere in a response.
 
-The type of an object follows from the path of the request, from the names of the members that lead to it, and
-from its own `@odata.type`. An object that does not state its type is treated as every type that it may have.
+The type of an object follows from the request path, from the names of the members that lead to the object,
+and from its own `@odata.type`. An object that does not state its type is treated as every type that it may
+have.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _TYPE_SOMEWHERE = re.compile(rb'"@(?:odata\.)?type"')
 
 
 def filter_of(transforms: Transforms) -> CompiledFilter:
-    """Return the filter for transforms of any kind."""
+    """Return the response filter for transforms of any kind."""
     return TypedFilter(transforms) if transforms.typed else compile_filter(transforms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Transforms of one rule, with the bit of each path for which they remove something."""
+    """Transforms of one filter rule, with the bit that marks a removal for each property path."""
 
     things: Things
     strip: tuple[tuple[str, int], ...]
@@ -53,7 +54,7 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """One rule at one place: the type of the objects there, or the names that lead on to its place."""
+    """State of a rule at one place: the type of the objects there, or the names that lead to its place."""
 
     rule: int
     type: int  # -1: unknown
@@ -63,7 +64,7 @@ class _Here:
 
 
 class TypedFilter(CompiledFilter):
-    """A filter with transforms of types, in addition to those of the whole response."""
+    """A response filter with transforms by type, in addition to transforms of the whole response."""
 
     def __init__(self, transforms: Transforms) -> None:
         super().__init__(replace(transforms, typed=()))
@@ -94,7 +95,7 @@ class TypedFilter(CompiledFilter):
 
 
 class _Context:
-    """The rules of one filter, shared by all its levels."""
+    """The rules of one filter, which all its levels share."""
 
     def __init__(self, rules: list[_Rule]) -> None:
         self.rules = rules
@@ -129,7 +130,7 @@ class _Context:
 
 
 def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, int]]:
-    """Return the members with this name, each with whether the rule names it."""
+    """Return the schema members with this name, each with the result of the check that the rule names it."""
     number = things.model.name_id(name)
     if number < 0:
         return []
@@ -148,7 +149,7 @@ def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, in
 
 
 class _TypedLevel(_Level):
-    """The level of objects of different types at one place."""
+    """The filter level of objects of different types at one place in a response."""
 
     by_type = True
 
@@ -220,7 +221,7 @@ class _TypedLevel(_Level):
         return level
 
     def _narrowed(self, annotation: bytes) -> _TypedLevel:
-        """Return the level of objects that state this type."""
+        """Return the filter level of objects that state this type in an annotation."""
         name = annotation.decode("utf-8", "replace").rpartition("#")[2].lower()
         here = tuple([self._narrow(each, name) for each in self._here])
         if here == self._here:
@@ -238,9 +239,10 @@ class _TypedLevel(_Level):
         )
 
     def _narrow(self, here: _Here, name: str) -> _Here:
-        """Narrow the type of the objects to the stated one.
+        """Narrow the expected type of the objects to the type that they state.
 
-        A type that is not derived from the expected one is ignored, because the object may have either.
+        A stated type that is not derived from the expected type is ignored, because the object may have
+        either type.
         """
         things = self._context.rules[here.rule].things
         model = things.model
@@ -253,7 +255,7 @@ class _TypedLevel(_Level):
 
 
 def _type_named(text: bytes, start: int) -> bytes | None:
-    """Return the type that an object states, or None."""
+    """Return the type that an object states in `@odata.type`, or None."""
     first = _TYPE_FIRST.match(text, start)
     if first is not None:
         return first[1]

@@ -1,11 +1,12 @@
 """Evaluate rules on requests of which some facts are unknown, for all possible values of these facts.
 
-An audit event has no headers and no bodies. The evaluation covers every request that the event may describe,
-and runs once for each combination of possible values. If all combinations have the same outcome, the unknown
-facts make no difference.
+An audit event has no headers and no bodies, so some facts of the request are unknown. The evaluation covers
+every request that the event may describe, and runs once for each combination of possible values. If all
+combinations have the same outcome, the unknown facts make no difference.
 
 Possible values are tried when a check needs an unknown fact: first whether the value exists, then the result
-of each comparison with it. The same comparison has the same result everywhere. A body is assumed to be JSON.
+of each comparison with it. The same comparison has the same assumed result everywhere. An unknown body is
+assumed to be JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _THREE_WAYS: Final = (NO, INDETERMINATE, YES)
 
 
 class PartlyKnownRequest(RequestFacts):
-    """A request whose parts named in `unknown` are unknown."""
+    """Facts of a request of which the parts in `unknown` are not known."""
 
     __slots__ = ("masks_secrets", "possible_facts", "unknown")
 
@@ -102,7 +103,7 @@ class _PossibleFact:
 
 
 class PossibleFacts:
-    """One combination of values of all unknown facts; `slot` moves to the next one."""
+    """One combination of possible values of all unknown facts; `slot` moves to the next combination."""
 
     def __init__(self) -> None:
         self._made: list[_PossibleFact] = []  # facts in the order in which checks needed them
@@ -110,13 +111,13 @@ class PossibleFacts:
         self._known: dict[_Key, int] = {}
 
     def begin(self) -> None:
-        """Remove all facts of the previous evaluation."""
+        """Remove the unknown facts that the previous evaluation needed."""
         self._made.clear()
         self._at = 0
         self._known.clear()
 
     def ask(self, key: _Key, fact: str, ways: int) -> int:
-        """Return the number of the value that is assumed for a fact."""
+        """Return the number of the value that this evaluation assumes for an unknown fact."""
         way = self._known.get(key)
         if way is None:
             if self._at == len(self._made):
@@ -126,7 +127,10 @@ class PossibleFacts:
         return way
 
     def slot(self) -> bool:
-        """Move to the next combination of values. Return False if there is none."""
+        """Move to the next combination of possible values.
+
+        Return False if there is no further combination.
+        """
         while self._made and self._made[-1].way + 1 == self._made[-1].ways:
             self._made.pop()
         if not self._made:
@@ -165,7 +169,10 @@ def every_way(evaluate: Callable[[], T], possible_facts: PossibleFacts) -> Ways[
 
 
 def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
-    """Return the facts that make a difference: different values of them have different sets of outcomes."""
+    """Return the unknown facts that make a difference.
+
+    Different values of such a fact lead to different sets of outcomes.
+    """
     if len({outcome for _, outcome in runs}) == 1:
         return set()
     by_way: dict[int, list[tuple[_Made, T]]] = {}
@@ -181,7 +188,7 @@ def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
 
 
 def is_unknown(part: Part, request: RequestFacts, response: ResponseFacts | None) -> bool:
-    """Return whether the part needs an unknown fact."""
+    """Return whether this part of a rule needs an unknown fact."""
     if not isinstance(request, PartlyKnownRequest):
         return False
     if isinstance(part, TimeGate | Until):
@@ -198,7 +205,7 @@ def is_unknown(part: Part, request: RequestFacts, response: ResponseFacts | None
 
 
 def _is_masked(condition: Condition, request: RequestFacts, response: ResponseFacts | None) -> bool:
-    """Return whether one of the condition's values is masked, so that only its existence is known."""
+    """Return whether one of the tested values is masked, so that only its existence is known."""
     match condition.source:
         case "query":
             return MASK in request.target.options.get(option_name(condition.name), ())
@@ -219,7 +226,7 @@ def partly_known_rules(ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> Compi
 
 
 def partly_known_check(part: Part) -> Check:
-    """Return the check of `compile_part`, extended to unknown facts."""
+    """Return the check of `compile_part` for a part of a rule, extended to unknown facts."""
     known = compile_part(part)
     if isinstance(part, TimeGate | Until):
         return _gate_check(part, known, "the time of the request")
@@ -294,9 +301,9 @@ def _fact(condition: Condition) -> str:
 
 
 def _positive(test: Comparison) -> tuple[Comparison, bool]:
-    """Return the test without its negation, and whether it had one.
+    """Return a condition's test without its negation, and True if the test had one.
 
-    So `equals` and `not_equals` share one assumed result.
+    So the operators `equals` and `not_equals` share one assumed result.
     """
     operand = test.operand if isinstance(test.operand, tuple) else (test.operand,)
     match test.operator:

@@ -31,7 +31,7 @@ _LOOKS_LIKE: Final = str.maketrans(
 
 
 def unseen_in(text: str) -> str | None:
-    """Return the first invisible character of a text, other than a plain space, or None."""
+    """Return the first invisible character of a text, other than a plain space; None if it has none."""
     if text.isascii() and text.isprintable():
         return None
     return next((char for char in text if _is_unseen(char)), None)
@@ -56,7 +56,7 @@ def named(char: str) -> str:
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Return the text for a display, with an escape for each invisible character except those in `keep`."""
+    """Return the text in a form for display, with an escape for each invisible character not in `keep`."""
     if unseen_in(text) is None:
         return text
     return "".join(_escape(char) if _is_unseen(char) and char not in keep else char for char in text)
@@ -68,9 +68,9 @@ def _escape(char: str) -> str:
 
 
 def mixed_scripts(text: str) -> tuple[str, str] | None:
-    """Return two letters of one word that belong to different alphabets, the rarer one last.
+    """Return two letters of one word that belong to different alphabets; the rarer letter is the second.
 
-    Return None if each word of the text has one script, or scripts that are written together.
+    Return None if each word of the text has one script, or scripts that are commonly written together.
     """
     if text.isascii():
         return None
@@ -84,7 +84,10 @@ def mixed_scripts(text: str) -> tuple[str, str] | None:
 
 
 def _script(char: str) -> str:
-    """Return the script of a character, by the first word of its name; empty if it has no script."""
+    """Return the script of a character, the first word of its Unicode name.
+
+    The result is empty without a script.
+    """
     if char.isascii():
         return "LATIN" if char.isalpha() else ""
     if not unicodedata.category(char).startswith("L") or _first_word(char) in _NO_SCRIPT:
@@ -102,7 +105,7 @@ def looks_like(text: str) -> str:
 
 
 def near(name: str, other: str) -> bool:
-    """Return True if the names differ by one letter: replaced, added, removed or swapped with the next."""
+    """Return True if two names differ by one letter: replaced, added, removed or swapped."""
     if abs(len(name) - len(other)) > 1:
         return False
     at = next(_differences(name, other), min(len(name), len(other)))

@@ -1,8 +1,9 @@
-"""A YAML document as plain values with their lines, bounded in size, depth and number of nodes.
+"""A YAML document as plain values with their line numbers, bounded in size, depth and number of nodes.
 
-The text is read event by event, so that nesting cannot exhaust a stack, and each alias is counted. Of YAML's
-implicit types, only those of JSON are used (YAML 1.2 core): `no` and `18:00` are text, as their author meant.
-A number or boolean in an unusual spelling is a `Written` (scalars.py), which keeps the spelling.
+The parser reads the YAML text event by event, so that nesting cannot exhaust a stack, and counts each alias.
+Of YAML's implicit types, only those of JSON are used (YAML 1.2 core): `no` and `18:00` are text, as their
+author meant. A number or boolean in an unusual spelling is a `Written` (scalars.py), which keeps the
+spelling.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class InvalidYaml(ValueError):
 
 @dataclass(slots=True)
 class _Node:
-    """A value with its place.
+    """A value of a YAML document with its place.
 
-    All scalars share the same empty `keys` and `below`, because most nodes are scalars.
+    All scalar nodes share the same empty `keys` and `below`, because most nodes are scalars.
     """
 
     mark: Mark
@@ -66,7 +67,7 @@ _NOTHING_BELOW: dict[int | str, _Node] = {}
 
 @dataclass(slots=True)
 class _Open:
-    """A collection whose end has not been read yet."""
+    """A YAML list or mapping whose end has not been read yet."""
 
     node: _Node
     where: Where
@@ -78,9 +79,9 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A scalar or key with an invisible character.
+    """A YAML scalar or key with an invisible character.
 
-    `by_escape` is True if the source has an escape for the character.
+    `by_escape` is True if the YAML source has an escape for the invisible character.
     """
 
     mark: Mark
@@ -102,9 +103,9 @@ class Document:
         return self.root.value
 
     def known_part(self, where: Where) -> Where:
-        """Return the part of the path that the document has.
+        """Return the part of a key path that exists in the document.
 
-        A missing or unknown key at its end stays.
+        A missing or unknown key at the end of the path stays.
         """
         node = self.root
         known: list[int | str] = []
@@ -119,7 +120,7 @@ class Document:
         return tuple(known)
 
     def mark(self, where: Where, *, at_key: bool) -> Mark:
-        """Return line and column, counted from 1, of a value or of the nearest one around it."""
+        """Return line and column, counted from 1, of a value or of the nearest value around it."""
         node = self.root
         for at, part in enumerate(where):
             below = node.below.get(part)
@@ -132,7 +133,7 @@ class Document:
 
 
 def spelled(where: Where) -> str:
-    """Return a place in a document as text, such as `rules[3].match.path[0]`."""
+    """Return a place in a YAML document as text, such as `rules[3].match.path[0]`."""
     text = ""
     for part in where:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -140,7 +141,7 @@ def spelled(where: Where) -> str:
 
 
 def problem(mark: Mark, where: Where, message: str) -> Problem:
-    """Return a problem with its texts cut, because they may quote very long text for each alias."""
+    """Return a problem with its texts cut, because a problem may quote very long text for each alias."""
     return (*mark, escaped(spelled(where)), cut(escaped(message)))
 
 
@@ -149,7 +150,7 @@ def cut(text: str, most: int = _LONGEST_MESSAGE) -> str:
 
 
 def parse(text: str) -> Document:
-    """Parse a YAML document. Raise InvalidYaml if the text is not one."""
+    """Parse a YAML document. Raise InvalidYaml if the text is not a valid YAML document."""
     if len(text) > MAX_CHARACTERS:
         raise InvalidYaml([(1, 1, "document", f"the YAML text is longer than {MAX_CHARACTERS} characters")])
     builder = _Builder(text)
@@ -171,7 +172,7 @@ def parse(text: str) -> Document:
 
 
 def _brace_hint(text: str, line: int, column: int) -> str:
-    """Return a hint if a brace without quotes is the mistake, as in `[/v1.0/users/{id}]`."""
+    """Return a hint if the error is a brace without quotes, as in `[/v1.0/users/{id}]`."""
     lines = text.splitlines()
     at = lines[line - 1][column - 1 : column] if line <= len(lines) else ""
     return ": put text that has { or } in quotes" if at in ("{", "}") else ""
@@ -282,7 +283,7 @@ class _Builder:
         return _Node(mark, event.value if is_text else read_plain(event.value), _NO_KEYS, _NOTHING_BELOW)
 
     def _line_end_in(self, event: Any) -> str | None:
-        """Return a line end that no editor shows and that YAML reads as a space within quotes, or None."""
+        """Return a line end that no editor shows and that YAML reads as a space in quotes, or None."""
         if _NEXT_LINE not in self._text:
             return None
         return _NEXT_LINE if _NEXT_LINE in self._text[event.start_mark.index : event.end_mark.index] else None
@@ -310,7 +311,10 @@ class _Builder:
             self._problem(_mark(event), self._where(), f"the tag {event.tag} is not supported")
 
     def _problem(self, mark: Mark, where: Where, message: str) -> None:
-        """Add a problem to the report. Raise InvalidYaml if there are too many."""
+        """Add a problem to the report of the YAML document.
+
+        Raise InvalidYaml if the report has too many problems.
+        """
         self.problems.append(problem(mark, where, message))
         if len(self.problems) > MAX_PROBLEMS:
             raise InvalidYaml(self.problems)

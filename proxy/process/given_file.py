@@ -1,4 +1,4 @@
-"""Read a secret, key or certificate file that the settings name, without waiting for its writer."""
+"""Read a secret, key or certificate file from the settings, without waiting for another process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _READING: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_given_file(path: PurePath) -> bytes:
-    """Return the content of a file. Raise OSError, also for a pipe or a device, which may never end."""
+    """Return the content of a regular file.
+
+    Raise OSError if the file can't be read. A pipe or a device is refused, because reading it may never end.
+    """
     with open(path, "rb", opener=lambda name, _: os.open(name, _READING)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "the path is not a regular file", str(path))

@@ -15,7 +15,7 @@ from proxy.wire.log_line import LineFormatter
 
 
 class _StandardError:
-    """Standard error, which never blocks because of its reader."""
+    """Standard error as an outlet that never blocks, even if nobody reads it."""
 
     def __init__(self) -> None:
         self._fd = self._shared = sys.stderr.fileno()
@@ -45,7 +45,10 @@ class _StandardError:
 
 
 def configure(level: str, style: Literal["text", "json"], process: str = "") -> None:
-    """Set up the log of this process instead of the inherited one. Lines name `process` if it is given."""
+    """Set up the log of this process in place of the log setup that it inherited.
+
+    Log lines contain the name `process`, if it is given.
+    """
     root = logging.getLogger()
     for inherited in root.handlers:
         if isinstance(inherited, LineHandler):

@@ -18,8 +18,8 @@ _WHOLE_DIRECTORY: Final = os.R_OK | os.W_OK | os.X_OK
 def keep_to_itself() -> None:
     """Disable core dumps, and keep other processes of the same user away from this process.
 
-    They cannot read memory, environment or descriptors of this process or its children. Root still can. New
-    files are accessible only to their owner.
+    Other processes cannot read memory, environment or descriptors of this process or its children. Root still
+    can. New files of this process are accessible only to their owner.
     """
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -31,8 +31,8 @@ def keep_to_itself() -> None:
 def raise_open_files() -> None:
     """Raise the limit of open files as far as allowed, for this process and its children.
 
-    Each client takes a descriptor, and each worker takes several of the supervisor. Select cannot wait for
-    descriptors beyond 1023, but poll can.
+    Each client connection takes a descriptor, and each worker takes several descriptors of the supervisor.
+    Select cannot wait for descriptors beyond 1023, but poll can.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
@@ -40,7 +40,9 @@ def raise_open_files() -> None:
 
 
 def mode_if_open(path: Path) -> str:
-    """Return the mode of a file that other users can access. Return "" if none can, or if it is missing.
+    """Return the mode of a file if other users can access the file.
+
+    Return "" if no other user can access the file, or if it is missing.
 
     A file of root that this process reads as a member of its group counts as private, because Kubernetes
     gives Secrets to a pod that way.
@@ -56,10 +58,12 @@ def mode_if_open(path: Path) -> str:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its parents, accessible only to their owner. Raise OSError if that fails.
+    """Make a directory and its missing parents, accessible only to their owner.
 
-    If root makes them, each gets the owner of its parent directory. A start by root must leave nothing that
-    the service, which runs as another user, cannot open.
+    Raise OSError if a directory cannot be made.
+
+    If root makes the directories, each gets the owner of its parent directory. A start by root must leave
+    nothing that the service, which runs as another user, cannot open.
     """
     if path.is_dir():
         return
@@ -74,7 +78,7 @@ def make_directory(path: Path) -> None:
 
 
 def problem_of_directory(path: Path) -> str:
-    """Return why no file can be made in a directory, or "" if files can be made.
+    """Return why no file can be made in a directory; "" if files can be made.
 
     If the directory is missing, check the nearest parent that exists.
     """
@@ -85,14 +89,14 @@ def problem_of_directory(path: Path) -> str:
 
 
 def make_file(path: Path, flags: int) -> int:
-    """Open a new file with mode 0600. If root makes it, it gets the owner of its directory."""
+    """Open a new file with mode 0600. If root opens the new file, it gets the owner of its directory."""
     descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     give_to_owner_of(path.parent, descriptor)
     return descriptor
 
 
 def give_to_owner_of(directory: Path, descriptor: int) -> None:
-    """If root opened a file to write it, give it the owner and the group of its directory."""
+    """If root opened a file to write it, change the file's owner and group to those of its directory."""
     if os.geteuid() == 0:
         with suppress(OSError):  # root without CAP_CHOWN, or a file system without owners
             above, now = directory.stat(), os.fstat(descriptor)
@@ -101,9 +105,10 @@ def give_to_owner_of(directory: Path, descriptor: int) -> None:
 
 
 def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
-    """Return the first path that this user may not read and write, its owner, and the command that fixes it.
+    """Return the first path that the current user may not read and write, its owner, and a command to fix it.
 
-    `below` is the directory to give to this user with all its content, instead of only the path.
+    `below` is the directory that the command gives to the current user with all its content, instead of only
+    the path.
     """
     for path in paths:
         if not os.access(path.parent, os.X_OK):
@@ -116,10 +121,10 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
 
 
 def foreign_above(path: Path, needed: int = _WHOLE_DIRECTORY) -> str | None:
-    """Check the nearest existing directory above a path as `foreign` does.
+    """Check the nearest existing directory above a path, like `foreign` checks a path.
 
-    `needed` holds bits of `os.access`. If a directory on the way cannot be entered, check that one, because
-    paths below it are invisible.
+    `needed` holds the bits of `os.access` for the required permissions. If a directory above the path cannot
+    be entered, the function checks that directory, because paths below it are invisible.
     """
     parents = path.absolute().parents
     nearest = parents[-1]
@@ -141,7 +146,10 @@ def _denied(path: Path, needed: int, below: Path | None) -> str | None:
 
 
 def _has_another_cause(path: Path) -> bool:
-    """Return True if a new owner would not help: this user owns it, or its file system is read-only."""
+    """Return True if a new owner would not help.
+
+    The current user owns the path, or its file system is read-only.
+    """
     return path.stat().st_uid == os.geteuid() or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A client secret, as its argon2 hash."""
+    """A client secret of an application, stored as its argon2 hash."""
 
     id: str
     ends_at: float | None  # Unix time from which the credential is rejected, in seconds; None: no end
@@ -35,7 +35,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Federated:
-    """A token of another issuer, pinned by issuer, subject and audience."""
+    """A federated credential: tokens of another issuer, pinned by issuer, subject and audience."""
 
     id: str
     ends_at: float | None
@@ -48,7 +48,7 @@ class Federated:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A public key for assertions that the application signs itself."""
+    """A public key for the client assertions that the application signs itself."""
 
     id: str
     ends_at: float | None
@@ -58,7 +58,7 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A client certificate of a TLS connection."""
+    """A client certificate of an application for its TLS connections."""
 
     id: str
     ends_at: float | None
@@ -74,16 +74,16 @@ _decoder = msgspec.json.Decoder(SyncCredential)
 
 
 def readable_credentials(app: SyncApp) -> tuple[SyncCredential, ...] | None:
-    """Return the credentials of a sync response; None if the response has no list.
+    """Return an application's credentials in a sync response; None if the response has no list of them.
 
-    A credential of an unsupported kind or form is ignored, so it authenticates nobody. The others stay
-    usable.
+    A credential of an unsupported kind or form is ignored, so it authenticates nobody. The application's
+    other credentials stay usable.
     """
     return None if app.credentials is msgspec.UNSET else _readable(app, app.credentials)
 
 
 def readable_ended(app: SyncApp) -> tuple[SyncCredential, ...]:
-    """Return the expired credentials of a sync response."""
+    """Return the expired credentials of an application in a sync response."""
     return () if app.ended_credentials is msgspec.UNSET else _readable(app, app.ended_credentials)
 
 
@@ -103,7 +103,7 @@ def _readable(app: SyncApp, listed: Iterable[msgspec.Raw]) -> tuple[SyncCredenti
 def credentials_of(app: App) -> tuple[Credential, ...] | None:
     """Return the credentials of an application in the snapshot; None if only its secret hashes apply.
 
-    Expired credentials come last.
+    Expired credentials are at the end of the result.
     """
     if app.credentials is None:
         return None
@@ -129,9 +129,9 @@ def _plain(held: SyncCredential) -> Credential:
 
 
 def _unix_seconds(text: str | None) -> float | None:
-    """Convert an RFC 3339 time of a sync response to Unix seconds.
+    """Convert an RFC 3339 time in a sync response to Unix seconds.
 
-    Raise ValueError if the text has another form.
+    Raise ValueError if the text is not an RFC 3339 time.
     """
     if text is None:
         return None

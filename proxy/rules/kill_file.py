@@ -1,13 +1,14 @@
-"""The emergency stop file on this host: it stops all traffic, or what its lines name.
+"""Emergency stop file on the proxy's host, which stops all traffic or the applications that its lines name.
 
-The file works also while the control plane is unreachable.
+The emergency stop file works also while the control plane is unreachable.
 
     # who, when and why
     app hr-sync          by id, client id or name
     org Contoso          by id or name
 
-A file without such a line, or with the line `all`, stops everything. A file that cannot be read, or that has
-an invalid line, also stops everything: its author wanted less traffic, not more.
+An emergency stop file without a line for an application or organisation, or with the line `all`, stops
+everything. A file that cannot be read, or that has an invalid line, also stops everything: its author wanted
+less traffic, not more.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _MAX_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KillOrder:
-    """Content of the emergency stop file, in its own words: only the rules map those words to ids."""
+    """Content of the emergency stop file, with the names as written.
+
+    Only the rules map these names to ids.
+    """
 
     everything: bool = False
     orgs: tuple[str, ...] = ()
@@ -37,10 +41,10 @@ class KillOrder:
     problem: str = ""  # why an unreadable or invalid file stops everything
 
     def stops(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Stops:
-        """Return the ids that the file stops.
+        """Return the ids of the applications and organisations that the emergency stop file stops.
 
-        `orgs` maps organisation ids to names. A name that several organisations or applications have stops
-        each of them.
+        `orgs` maps organisation ids to their names. If several organisations or applications have a name in
+        the file, the file stops each of them.
         """
         if self.everything:
             return EVERYTHING_STOPPED
@@ -54,7 +58,7 @@ class KillOrder:
         )
 
     def unknown(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Iterator[str]:
-        """Yield the names in the file that the rules do not have."""
+        """Yield the names in the emergency stop file that the rules do not contain."""
         known_apps = {name for app in apps for name in _names_of(app)}
         known_orgs = {*orgs, *orgs.values()}
         yield from (f"org {each}" for each in self.orgs if each not in known_orgs)
@@ -77,8 +81,8 @@ def _names_of(app: App) -> frozenset[str]:
 def read_kill_file(path: Path) -> KillOrder:
     """Read the emergency stop file.
 
-    This function never raises. A file that cannot be read stops everything; only a missing file stops
-    nothing.
+    This function never raises an exception. An emergency stop file that cannot be read stops everything; only
+    a missing file stops nothing.
     """
     try:
         # lstat needs no file descriptor, so running out of descriptors cannot look like a missing file

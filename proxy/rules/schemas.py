@@ -1,6 +1,6 @@
-"""Load the schemas of a snapshot as models.
+"""Load the schemas in a rules snapshot as models.
 
-Each schema is loaded once, and all rulesets that name it share the model.
+Each schema is loaded once, and all rulesets that name the schema share its model.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Models = Mapping[str, ResourceModel]
 
 
 def load_models(snapshot: Snapshot, known: Models) -> dict[str, ResourceModel]:
-    """Return the model of each schema that a ruleset of the snapshot names.
+    """Return the model of each schema that a ruleset of the snapshot names, by the schema's digest.
 
-    Raise SnapshotDamaged if a schema is missing, does not have its digest or belongs to no root path.
+    Raise SnapshotDamaged if a schema is missing, does not match its digest, or has an invalid root path.
     """
     if missing := snapshot.missing_schemas():
         raise SnapshotDamaged(missing)
@@ -39,7 +39,7 @@ def load_models(snapshot: Snapshot, known: Models) -> dict[str, ResourceModel]:
 
 
 def schemas_of(named: Mapping[str, str], models: Models) -> Schemas:
-    """Return the schemas that one ruleset names, by their root path."""
+    """Return the schemas that one ruleset names, by the root path of their service."""
     if not named:
         return NO_SCHEMAS
     return Schemas({root_segments(root): models[digest] for root, digest in named.items()})

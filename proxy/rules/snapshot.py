@@ -1,17 +1,19 @@
 """The persisted snapshot: validated rules and applications that the agent stores for workers and restarts.
 
-The file is one line `graphward-snapshot <format> <sha256 of the rest>` and a JSON body. It is replaced by
-rename, so a reader finds the old file or the new one. Any other content, such as a flipped bit or half a
-file, raises SnapshotDamaged, and no part of it is used.
+The snapshot file is one line `graphward-snapshot <format> <sha256 of the rest>` and a JSON body. The agent
+replaces the snapshot file by rename, so a reader finds the old file or the new file. Any other file content,
+such as a flipped bit or half a file, raises SnapshotDamaged, and no part of it is used.
 
-The deflated schemas that rulesets name are in the same file. A kill, a full disk or a copied file cannot
-separate them from their rulesets. Such a file has format 2, which a release without schemas rejects.
-Otherwise that release would ignore the parts of a rule that need a schema.
+The deflated schemas that rulesets name are in the same file as the rulesets. So a kill, a full disk or a
+copied file cannot separate the schemas from their rulesets. A snapshot file with schemas has format 2, which
+a release without support for schemas rejects. If it did not reject the file, that release would ignore the
+parts of a rule that need a schema.
 
-Age of the rules: the file's modification time is the time of the last good sync, an unchanged response
-included (`mark_synced`). It becomes `Snapshot.synced_at` when the file is read. A worker measures
-MaxStalenessSeconds from that time when it starts. Later, each `Rules` message restarts the measurement on the
-worker's monotonic clock. So a clock that jumps neither stops the service nor keeps outdated rules active.
+The file's modification time shows the age of the rules: it is the time of the last good sync, including one
+with an unchanged response (`mark_synced`). The modification time becomes `Snapshot.synced_at` when the
+snapshot file is read. When a worker starts, it measures MaxStalenessSeconds from the time
+`Snapshot.synced_at`. Later, each `Rules` message restarts this measurement on the worker's monotonic clock.
+So a clock that jumps neither stops the service nor keeps outdated rules active.
 """
 
 import hashlib
@@ -99,7 +101,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return ""
 
     def age_at(self, now: float) -> float:
-        """Return the seconds since the control plane confirmed the snapshot, at the Unix time `now`.
+        """Return the seconds from the control plane's confirmation of the snapshot to the Unix time `now`.
 
         Return infinity if the confirmation is in the future: a clock that was set back must not make old
         rules valid again.
@@ -109,7 +111,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class SnapshotDamaged(Exception):
-    """The file is not a complete and valid snapshot."""
+    """The snapshot file is not complete and valid."""
 
 
 class _OutlinedRuleset(Ruleset, frozen=True, kw_only=True):
@@ -143,9 +145,9 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snapshot:
-    """Read the snapshot file.
+    """Read the rules snapshot from its file.
 
-    Raise FileNotFoundError if the file is missing, and SnapshotDamaged if it is not valid.
+    Raise FileNotFoundError if the snapshot file is missing, and SnapshotDamaged if it is not valid.
 
     Decoding ten thousand rules at once would hold the interpreter's lock for milliseconds. So `pause` is
     called between steps, and a reader in another thread can yield to the event loop.
@@ -190,12 +192,12 @@ def _as(cls: type[S], outline: msgspec.Struct, **changes: object) -> S:
 
 
 def mark_synced(path: Path, at: float) -> None:
-    """Record that the control plane confirmed this snapshot at that Unix time."""
+    """Record in the snapshot file that the control plane confirmed the snapshot at the Unix time `at`."""
     os.utime(path, (at, at))
 
 
 def write_by_rename(path: Path, content: bytes) -> None:
-    """Replace a file atomically: readers, and a restart after a crash, find the old content or the new."""
+    """Replace a file atomically. A reader finds the old content or the new content, even after a crash."""
     make_directory(path.parent)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     unfinished.unlink(missing_ok=True)  # a killed process may have left this file
@@ -214,7 +216,7 @@ def write_by_rename(path: Path, content: bytes) -> None:
 
 
 def write_at(fd: int, content: bytes, offset: int) -> None:
-    """Write all of the content at this offset, in pieces."""
+    """Write all of the content to the file at this offset, in pieces."""
     view, at = memoryview(content), 0
     while at < len(content):
         at += os.pwrite(fd, view[at : at + _WRITE_BYTES], offset + at)

@@ -1,4 +1,4 @@
-"""Pure: emergency stops of everything, of organisations and of single applications."""
+"""Emergency stops of everything, of organisations and of single applications, as pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_NAMED: Final = 5
 
 
 class Stops(msgspec.Struct, frozen=True):
-    """Emergency stops; True if anything is stopped.
+    """Set of emergency stops; its truth value is True if anything is stopped.
 
     No rule, secret or token lets a stopped request pass.
     """

@@ -19,9 +19,10 @@ _NOWHERE: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """TLS contexts, loaded once and inherited by all processes.
+    """TLS contexts that are loaded once and inherited by all processes of the proxy.
 
-    The files may change before a process is replaced. The contexts in use remain those that were checked.
+    The certificate files may change before a process is replaced. A replaced process still uses the contexts
+    that were checked at the start or reload.
     """
 
     # None without TLS
@@ -34,7 +35,10 @@ class Certificates:
 
 
 def certificates(settings: Settings) -> Certificates:
-    """Load all certificates of the settings. Raise OSError, which includes ssl.SSLError."""
+    """Load all certificates that the settings name.
+
+    Raise OSError, which includes ssl.SSLError, if a certificate or key can't be loaded.
+    """
     proxy, upstream = settings.proxy, settings.upstream
     secure = urlsplit(upstream.base_url).scheme == "https"
     trusting = functools.cache(client_tls)  # reading the system's authorities takes 25 to 50 ms
@@ -58,10 +62,11 @@ def _listener(proxy: ProxySettings) -> ssl.SSLContext | None:
 
 @contextlib.contextmanager
 def without_system_authorities() -> Iterator[None]:
-    """Hide the system's authorities during the import of aiohttp.
+    """Hide the system's TLS authorities during the import of aiohttp.
 
-    It reads them twice for connections without a context of their own, which takes a sixth of the start. All
-    connections of this program have a context; others trust no authority.
+    At its import, aiohttp reads the authorities twice for connections without a TLS context, which takes a
+    sixth of the start. All connections of this program have a TLS context; connections without a context
+    trust no authority.
     """
     before = {name: os.environ.get(name) for name in _NOWHERE}
     os.environ.update(_NOWHERE)

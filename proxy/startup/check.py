@@ -1,4 +1,4 @@
-"""Checks of `--check` beyond the settings: files, certificates, directories and the last snapshot."""
+"""Checks of `--check` in addition to the settings: files, certificates, directories, the last snapshot."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from proxy.wire.models import SyncCertificate, SyncFederated, SyncPublicKey
 
 
 def problems_of(settings: Settings) -> list[str]:
-    """Return one line for each fault that would keep the proxy from serving.
+    """Return one line for each fault that would keep the proxy from serving requests.
 
-    Nothing is created or changed.
+    The checks do not create or change any file.
     """
     return [
         *certificate_problems(settings),
@@ -46,7 +46,7 @@ def identity_problems(settings: Settings) -> Iterator[str]:
 
 
 def unused_settings(settings: Settings) -> Iterator[str]:
-    """Yield keys that are given and have no effect."""
+    """Yield settings keys that are given and have no effect."""
     yield from settings.without_effect
     yield from settings.egress.ignored
 
@@ -70,7 +70,7 @@ def unusable_credentials(settings: Settings) -> Iterator[str]:
 
 
 def _having(apps: Sequence[App], kind: type[SyncCertificate] | type[SyncPublicKey]) -> list[str]:
-    """Return the names of applications with a credential of this kind."""
+    """Return the names of the applications that have a credential of this kind."""
     return [app.name for app in apps if any(isinstance(each, kind) for each in app.credentials or ())]
 
 
@@ -104,7 +104,7 @@ def ways_out(settings: Settings) -> Iterator[str]:
 
 
 def _issuers(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each issuer of the last snapshot whose keys are read from its address."""
+    """Yield each issuer of the last snapshot whose keys the proxy reads from the issuer's address."""
     try:
         apps = read_snapshot(settings.rule_sync.cache_path).apps
     except (OSError, SnapshotDamaged):
@@ -115,7 +115,7 @@ def _issuers(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def targets(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each setting with the address of another host, and that address."""
+    """Yield each setting that contains the address of another host, and that address."""
     credentials = settings.credentials
     for name, url in (
         ("Upstream.BaseUrl", settings.upstream.base_url),
@@ -130,9 +130,9 @@ def targets(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def exposures(settings: Settings) -> Iterator[str]:
-    """Yield what other hosts can reach or read on the network, and perhaps should not.
+    """Yield a warning for each setting that perhaps lets other hosts reach or read too much.
 
-    Each start logs these lines.
+    The proxy logs these lines at each start.
     """
     if not settings.admin.listen.is_loopback:
         yield f"Admin.Listen: other hosts reach {settings.admin.listen}, which has no sign-in"
@@ -153,7 +153,7 @@ def exposures(settings: Settings) -> Iterator[str]:
 
 
 def certificate_problems(settings: Settings) -> list[str]:
-    """Return the faults of the certificates and keys that the settings name."""
+    """Return the faults of the TLS certificates and keys that the settings name."""
     return list(_certificates(settings))
 
 
@@ -188,7 +188,7 @@ def directory_problems(settings: Settings) -> Iterator[str]:
 
 
 def owner_problems(settings: Settings) -> Iterator[str]:
-    """Yield files of another user, which a start by that user left behind."""
+    """Yield files that belong to another user, because that user started the proxy before."""
     retention, snapshot = settings.audit.local_retention_path, settings.rule_sync.cache_path
     if problem := foreign([retention, *files_below(retention)], below=retention):
         yield f"Audit.LocalRetentionPath: {problem}"
@@ -199,7 +199,7 @@ def owner_problems(settings: Settings) -> Iterator[str]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield directories and files below a folder, as far as this user can see them."""
+    """Yield directories and files below a folder, as far as the current user can see them."""
     for directory, names, files in os.walk(folder):
         for name in (*names, *files):
             yield Path(directory, name)

@@ -1,4 +1,4 @@
-"""Choice of the upstream identity for an application: its own, its organisation's, or the default one."""
+"""Choice of an application's upstream identity: its own, its organisation's, or the default one."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Application(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """Assignments in the settings: identity names by client id and by organisation id."""
+    """Upstream identities in the settings: identity names by client id and by organisation id."""
 
     names: tuple[str, ...] = (DEFAULT_IDENTITY,)  # names of all identities
     by_application: Mapping[str, str] = field(default_factory=dict)
@@ -28,14 +28,17 @@ class Assignments:
         return name if name is not None else self.by_organisation.get(org_id, DEFAULT_IDENTITY)
 
     def in_use(self, applications: Iterable[Application]) -> set[str]:
-        """Return the identities that some application uses; the default one without applications."""
+        """Return the upstream identities that any of the applications uses.
+
+        Without applications, return the default one.
+        """
         names = {self.identity_of(each.org_id, each.client_id) for each in applications}
         return names or {DEFAULT_IDENTITY}
 
     def unknown(self, organisations: Iterable[str], applications: Iterable[Application]) -> list[str]:
         """Return the organisations and applications in the settings that do not exist.
 
-        A misspelled id gives an application another identity than was intended.
+        A misspelled id would give an application another upstream identity than the operator intended.
         """
         orgs, clients = set(organisations), {each.client_id for each in applications}
         return [

@@ -1,4 +1,4 @@
-"""Identity file of a proxy that enrolled itself: its keys, and an exchange that is under way."""
+"""Identity file of a proxy that enrolled itself: its keys, and an unfinished enrolment or key renewal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMAT: Final = 1
 
 
 class IdentityUnusable(Exception):
-    """The file can't be read as an identity. The message is one line for the operator."""
+    """The identity file can't be read. The error's message is one line for the operator."""
 
 
 class Keys(msgspec.Struct, frozen=True, rename="camel"):
@@ -31,23 +31,24 @@ class Keys(msgspec.Struct, frozen=True, rename="camel"):
     rotate_at: str | None = None  # time in RFC 3339
 
     def __repr__(self) -> str:
-        """Hide both secrets from logs and tracebacks."""
+        """Hide the API key and the HMAC secret from logs and tracebacks."""
         return f"Keys(proxy_id={self.proxy_id!r})"
 
 
 class Enrolling(msgspec.Struct, frozen=True, rename="camel", tag="enrolling", tag_field="state"):
-    """State before a response to the enrolment.
+    """State of an identity before the response to the enrolment request.
 
-    The id is written before it is used, so that a lost response does not create a second proxy.
+    The id of the request is written before it is used, so that a lost response does not create a second
+    proxy.
     """
 
     enrolment_id: str
 
 
 class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_field="state"):
-    """State with valid keys.
+    """State of an identity with valid keys.
 
-    `earlier` is the previous pair, because a restored control plane may accept only that.
+    `earlier` is the previous pair of keys, because a restored control plane may accept only these keys.
     """
 
     keys: Keys
@@ -55,7 +56,10 @@ class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_
 
 
 class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_field="state"):
-    """State before a response to the key renewal. The request with this id may already have been sent."""
+    """State of an identity before the response to the key renewal request.
+
+    The renewal request with this id may already have been sent.
+    """
 
     keys: Keys
     renewal_id: str
@@ -63,9 +67,9 @@ class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_
 
 
 class Proving(msgspec.Struct, frozen=True, rename="camel", tag="proving", tag_field="state"):
-    """State with new keys from the control plane.
+    """State of an identity that has received new keys from the control plane.
 
-    The old ones are kept until it has accepted the new ones once.
+    The identity keeps its old keys until the control plane has accepted the new keys once.
     """
 
     keys: Keys
@@ -85,9 +89,9 @@ _decoder: Final = msgspec.json.Decoder(_File)
 
 
 def read_identity(path: Path) -> IdentityState | None:
-    """Return the state in the file; None if the file is missing.
+    """Return the identity's state in the file; None if the file is missing.
 
-    Raise IdentityUnusable if it can't be used.
+    Raise IdentityUnusable if the identity file can't be used.
     """
     cure = "delete the file to enrol this proxy again, under another id"
     if path.is_symlink():  # a write would replace the link, and the old keys would stay in its target
@@ -112,12 +116,18 @@ def read_identity(path: Path) -> IdentityState | None:
 
 
 def write_identity(path: Path, identity: IdentityState) -> None:
-    """Replace the file, so that a kill or a crash leaves the old state or this one. Raise OSError."""
+    """Replace the identity file so that, even after a kill or a crash, it has the old state or this state.
+
+    Raise OSError.
+    """
     write_by_rename(path, msgspec.json.encode(_File(_FORMAT, identity)) + b"\n")
 
 
 def lock_identity(path: Path) -> int:
-    """Return the descriptor of a lock on the identity. Raise IdentityUnusable if another proxy has it."""
+    """Return the descriptor of a lock on the identity file.
+
+    Raise IdentityUnusable if another proxy holds the lock.
+    """
     # A separate file, because each write replaces the identity file.
     beside = path.with_name(f".{path.name}.lock")
     try:
@@ -138,7 +148,7 @@ def lock_identity(path: Path) -> int:
 
 
 def keys_in(path: Path) -> Keys | None:
-    """Return the keys in the file; None if it has none, or can't be read."""
+    """Return the keys in the identity file; None if it has none or can't be read."""
     try:
         return keys_of(read_identity(path))
     except IdentityUnusable:
@@ -146,7 +156,7 @@ def keys_in(path: Path) -> Keys | None:
 
 
 def secrets_in(path: Path) -> list[str]:
-    """Return every secret in the file, so that no report shows one."""
+    """Return every secret in the identity file, so that reports can mask them."""
     try:
         state = read_identity(path)
     except IdentityUnusable:
@@ -161,5 +171,5 @@ def keys_of(identity: IdentityState | None) -> Keys | None:
 
 
 def earlier_of(identity: IdentityState | None) -> Keys | None:
-    """Return the previous pair of keys; None if the file does not have it."""
+    """Return the previous pair of keys of an identity; None if the file does not have it."""
     return None if identity is None or isinstance(identity, Enrolling) else identity.earlier

@@ -1,4 +1,4 @@
-"""Settings of the proxy as typed values: sections, keys, defaults, and conditions between them."""
+"""Settings of the proxy as typed values: sections, keys, defaults, and conditions between settings."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ _SEGMENTS_OF_A_WORKER: Final = 8  # two idle segments use a quarter of the worke
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """One of Microsoft's clouds.
+    """One of Microsoft's clouds, such as the global cloud or a national cloud.
 
-    It has the hosts of its graph API, the identity providers that issue its tokens, and the audience of a
-    token that proves an application there.
+    A cloud has the hosts of its graph API, the identity providers that issue its tokens, and the audience of
+    a token that proves an application there.
     """
 
     hosts: tuple[str, ...]
@@ -96,7 +96,7 @@ _CLOUD_BY_AUTHORITY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StatusRange:
-    """Upstream statuses from `first` to `last`, both included."""
+    """Range of upstream statuses from `first` to `last`, including both."""
 
     first: int
     last: int
@@ -284,11 +284,11 @@ class AgentSettings:
 
     @property
     def enrols_itself(self) -> bool:
-        """Return True if the keys are in `IdentityPath`."""
+        """Return True if the proxy's keys are in the file `IdentityPath`."""
         return not self.api_key
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each missing key, for the loader."""
+        """Yield each missing settings key, for the loader."""
         if self.api_key and not self.hmac_secret:
             yield "Agent.HmacSecret", "missing, and required by Agent.ApiKey (or HmacSecretFile)"
         elif self.hmac_secret and not self.api_key:
@@ -297,7 +297,7 @@ class AgentSettings:
             yield "Agent.ApiKey", "missing, and required (or ApiKeyFile) without Agent.EnrolmentToken"
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield values without effect, for the loader."""
+        """Yield settings that have no effect, for the loader."""
         if self.enrolment_token and not self.enrols_itself:
             yield "Agent.EnrolmentToken", "not used, because Agent.ApiKey is given: remove one of the two"
 
@@ -641,7 +641,7 @@ class CredentialsSettings:
 
     @property
     def every_identity(self) -> tuple[IdentitySettings, ...]:
-        """All identities, the default one first."""
+        """All upstream identities; the default identity is the first."""
         default = IdentitySettings(
             name=DEFAULT_IDENTITY,
             tenant_id=self.tenant_id,
@@ -663,7 +663,7 @@ class CredentialsSettings:
         )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield conflicts between keys, for the loader."""
+        """Yield conflicts between settings keys, for the loader."""
         yield from _credential_problems(self)
         yield from _identity_problems(self)
         if self.provider != "static":
@@ -675,7 +675,7 @@ class CredentialsSettings:
             yield "Credentials.AuthorityUrl", what
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield values without effect, for the loader."""
+        """Yield settings that have no effect, for the loader."""
         for identity in self.every_identity:
             for attribute, provider in _USED_BY.items():
                 if getattr(identity, attribute) and provider != self.provider:
@@ -718,7 +718,7 @@ class CallersSettings:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield conflicts between keys, for the loader."""
+        """Yield conflicts between settings keys, for the loader."""
         if self.keys_max_age_seconds < self.keys_refresh_seconds:
             yield "Callers.KeysMaxAgeSeconds", "the value must be KeysRefreshSeconds or more"
 
@@ -758,11 +758,14 @@ class TracesSettings:
 
     @property
     def header_fields(self) -> dict[str, str]:
-        """Header fields for requests to the collector. Raise ValueError if a pair is malformed."""
+        """Header fields of requests to the trace collector.
+
+        Raise ValueError if a pair of the setting is malformed.
+        """
         return parse_header_fields(self.headers)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield faults of the header fields, without their values, and of the address."""
+        """Yield faults of the header fields, without their values, and of the collector's address."""
         try:
             parse_header_fields(self.headers)
         except ValueError as error:
@@ -774,7 +777,7 @@ class TracesSettings:
             )
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield values without effect, for the loader."""
+        """Yield settings that have no effect, for the loader."""
         if not self.otlp_url:
             yield "Traces.Headers", "not used, because Traces.OtlpUrl is not given"
             yield "Traces.CaFile", "not used, because Traces.OtlpUrl is not given"
@@ -815,22 +818,22 @@ class Settings:
 
     @property
     def segment_bytes(self) -> int:
-        """Size of one spool file in bytes: `Audit.SegmentBytes`, or less.
+        """Size of one spool segment file in bytes: `Audit.SegmentBytes`, or less.
 
-        Each worker keeps the active segment and the next one. If these used most of MaxDiskBytes, no event
-        could be collected.
+        Each worker keeps the active segment and the next one. If these two segments used most of
+        `Audit.MaxDiskBytes`, the agent could collect no events.
         """
         share = self.audit.max_disk_bytes // (_SEGMENTS_OF_A_WORKER * self.workers)
         return max(_MIN_SEGMENT, min(self.audit.segment_bytes, share))
 
     @property
     def least_disk_bytes(self) -> int:
-        """Least `Audit.MaxDiskBytes` for this number of workers."""
+        """Minimum `Audit.MaxDiskBytes` for this number of worker processes."""
         return max(_MIN_DISK, _SEGMENTS_OF_A_WORKER * self.workers * _MIN_SEGMENT)
 
     @property
     def audit_url(self) -> str:
-        """Address that receives batches, for either form of `Audit.IngestionUrl`."""
+        """Address that receives batches of audit events, for either form of `Audit.IngestionUrl`."""
         base = self.audit.ingestion_url or self.rule_sync.saas_base_url
         return base if base.endswith(AUDIT_PATH) else base + AUDIT_PATH
 
@@ -841,7 +844,7 @@ class Settings:
 
     @property
     def uses_identity_provider(self) -> bool:
-        """Return True unless every token is given, or comes from the platform itself."""
+        """Return True unless the settings give every token, or tokens come from the platform itself."""
         credentials = self.credentials
         itself = credentials.provider == "managed-identity"
         return credentials.provider != "static" and not (
@@ -850,7 +853,10 @@ class Settings:
 
     @property
     def exchange_scope(self) -> str:
-        """Scope of a managed identity's token that proves an application. It is fixed in each cloud."""
+        """Scope of the managed identity's token that proves an application to the identity provider.
+
+        This scope is fixed in each cloud.
+        """
         by_authority = _CLOUD_BY_AUTHORITY.get(_host_of(self.credentials.authority_url))
         return f"{(by_authority or cloud_of(self.upstream.base_url)).exchange_audience}/.default"
 
@@ -859,7 +865,7 @@ class Settings:
         return self.credentials.ca_file or self.upstream.ca_file
 
     def __post_init__(self) -> None:
-        """Derive missing values that depend on the upstream's cloud."""
+        """Derive settings that are not given and that depend on the upstream's cloud."""
         given = self.credentials
         cloud = cloud_of(self.upstream.base_url)
         derived = replace(
@@ -870,13 +876,13 @@ class Settings:
         object.__setattr__(self, "credentials", derived)
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield values without effect because of other sections, for the loader."""
+        """Yield settings that have no effect because of other sections, for the loader."""
         if not self.uses_vault and self.credentials.provider != "workload-identity":
             why = f"has no effect, because Provider is {self.credentials.provider}: remove it"
             yield "Credentials.VaultUrl", f"{why}, or set Token.SigningKeySecretName"
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield conflicts between sections, for the loader."""
+        """Yield conflicts between sections of the settings, for the loader."""
         yield from _cloud_problems(self.upstream, self.credentials)
         yield from _listen_problems(self.proxy, self.admin)
         yield from _signing_key_problems(self.token, self.credentials)
@@ -912,12 +918,12 @@ def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tup
 
 
 def cloud_of(url: str) -> Cloud:
-    """Return the cloud of a graph API's address or scope; the global one for an unknown address."""
+    """Return the cloud of a graph API's address or scope; the global cloud for an unknown address."""
     return _CLOUD_BY_HOST.get(_host_of(url), _CLOUDS[0])
 
 
 def _host_of(url: str) -> str:
-    """Return the host of an address as a scope spells it: in lower case, without the final dot."""
+    """Return the host of an address in the spelling of a scope: in lower case, without the final dot."""
     host = (urlsplit(url).hostname or "").removesuffix(".")
     return f"[{host}]" if ":" in host else host
 
@@ -925,7 +931,10 @@ def _host_of(url: str) -> str:
 def _cloud_problems(
     upstream: UpstreamSettings, credentials: CredentialsSettings
 ) -> Iterator[tuple[str, str]]:
-    """Yield settings of different clouds. A token of one cloud is never accepted in another."""
+    """Yield a conflict if settings belong to different clouds.
+
+    A token of one cloud is never accepted in another cloud.
+    """
     host = _host_of(upstream.base_url)
     if credentials.provider == "static" or host not in _CLOUD_BY_HOST:
         return
@@ -978,7 +987,7 @@ def _placeholders(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]
 
 
 def _table_of(identity: IdentitySettings) -> str:
-    """Return the name of the table that an identity's keys are in."""
+    """Return the name of the settings table that contains the keys of an upstream identity."""
     if identity.name == DEFAULT_IDENTITY:
         return "Credentials"
     return f"Credentials.Identities.{identity.name}"
@@ -1029,7 +1038,10 @@ def _signing_key_problems(
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Load the settings in the file at `path`, with the environment's overrides. Raise SettingsError."""
+    """Load the settings in the file at `path`, and override them with environment variables.
+
+    Raise SettingsError.
+    """
     try:
         text = text_of(path.read_bytes())
     except OSError as error:

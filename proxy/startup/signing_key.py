@@ -1,4 +1,4 @@
-"""Key that signs proxy tokens: given in the settings, or created at the first start and kept in a file."""
+"""Key that signs proxy tokens: given in the settings, or created in a file at the first start."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key must be at least as long as the h
 
 
 class SigningKeyError(Exception):
-    """The signing key can't be used. The message is one line for the operator."""
+    """The signing key can't be used. The error's message is one line for the operator."""
 
 
 def signing_key(given: str, path: Path) -> bytes:
-    """Return the active key.
+    """Return the active signing key of proxy tokens.
 
-    If no key is given and the file at `path` is missing, create it with mode 0600.
+    If the settings give no key and the file at `path` is missing, create the file with mode 0600.
     """
     if given:
         key = given.encode()
@@ -47,14 +47,14 @@ def _from_file(path: Path) -> bytes:
 
 
 def key_in(path: Path) -> bytes:
-    """Return the key in the file, which may be any bytes. Raise OSError."""
+    """Return the signing key in the file, which may be any bytes. Raise OSError."""
     return without_mark(read_given_file(path)).strip()
 
 
 def _make_if_absent(path: Path) -> None:
-    """Create the file with a new key.
+    """Create the file with a new signing key, if it is missing.
 
-    If two proxies start at once on one file, both use the key that was linked first.
+    If two proxies start at the same time with one file, both use the key that was linked first.
     """
     if path.exists():
         return

@@ -1,4 +1,4 @@
-"""One process of the supervisor: its state, and time limits for its heartbeats and its end."""
+"""One process that the supervisor started: its state, and time limits for its heartbeats and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ChildState(Enum):
 
 
 class Remedy(Enum):
-    """Action against a process that hangs."""
+    """Action of the supervisor against a process that hangs."""
 
     ABORT = "abort"
     KILL = "kill"
@@ -34,10 +34,10 @@ class Remedy(Enum):
 
 @dataclass(eq=False)
 class Child:
-    """A process of the supervisor, and how to restart it.
+    """A child process of the supervisor, and how to restart it.
 
-    `draining_since` is independent of the state. A process that got SIGTERM may still become ready, hang or
-    be killed. It is not replaced.
+    `draining_since` is independent of the process's state. A process that received SIGTERM may still become
+    ready, hang or be killed. The supervisor does not replace a process that is draining.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Child:
     _patience: float = field(default=START_SECONDS, init=False)
 
     def has_started(self, pid: int, ready_fd: int, now: float) -> None:
-        """Store the id of the new process, and the pipe that it writes to when it is ready."""
+        """Store the id of the started process, and the pipe that the process writes to when it is ready."""
         self.state, self.pid, self.started, self.ready_fd = ChildState.STARTING, pid, now, ready_fd
         self.draining_since = None
         self._alive_at, self._silent, self._patience = 0, 0.0, START_SECONDS
 
     def read_ready(self) -> bool:
-        """Return True once, after the process has reported that it is ready."""
+        """Return True once, after the child process has reported that it is ready."""
         if self.ready_fd is None:
             return False
         try:
@@ -78,10 +78,10 @@ class Child:
         return True
 
     def remedy(self, elapsed: float, *, may_be_silent: bool) -> Remedy | None:
-        """Return the action against a silent process, `elapsed` seconds after the last look.
+        """Return the action against a process without heartbeat, `elapsed` seconds after the last check.
 
-        Silence is measured by changes of the value that the process writes, so a jump of the clock does not
-        look like a hang.
+        The supervisor detects silence by changes of the value that the process writes, so a jump of the clock
+        does not look like a hang.
         """
         alive_at = self.counters.values[ALIVE_AT]
         if alive_at != self._alive_at or self.state is ChildState.WAITING or may_be_silent:
@@ -95,27 +95,27 @@ class Child:
         return None
 
     def is_late(self, now: float, patience: float) -> bool:
-        """Return True if the process got SIGTERM more than `patience` seconds ago, and no SIGKILL yet."""
+        """Return True if the process got SIGTERM more than `patience` seconds ago and no SIGKILL yet."""
         if self.draining_since is None or self.state in (ChildState.WAITING, ChildState.KILLED):
             return False
         return now - self.draining_since > patience
 
     def has_ended(self) -> None:
-        """Clear the data of a process that was reaped."""
+        """Clear the data of a child process that was reaped."""
         self.state, self.pid = ChildState.WAITING, 0
         self._close_ready_fd()
 
     def start_again(self, now: float) -> None:
-        """Set the time of the next start: at once, or later if the process ended soon after its start."""
+        """Set the time of the process's next start: at once, or later if it ended soon after its start."""
         if now - self.started < QUICK_DEATH_SECONDS:
             self.put_off(now)
         else:
             self.quick_deaths, self.start_at = 0, now
 
     def put_off(self, now: float) -> None:
-        """Set the time of the next start after a failed one.
+        """Set the time of the process's next start after a start that failed.
 
-        Each further failure in a row increases the delay.
+        Each further failed start in a row increases the delay.
         """
         self.draining_since = None
         self.quick_deaths += 1

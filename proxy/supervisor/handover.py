@@ -1,8 +1,8 @@
 """Handover to another version of the proxy by exec, which keeps process id, sockets, lock and children.
 
-The supervisor checks the new version in a separate process, and becomes it only if the check succeeds. No
-connection is refused during the change. The old workers continue to accept from the same sockets that the new
-ones get.
+The supervisor checks the new version in a separate process, and executes the new version only if the check
+succeeds. The proxy refuses no connection during the change of version. The old workers continue to accept
+connections from the same sockets that the new workers receive.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ SPARE_DESCRIPTORS: Final = 64  # descriptors for files that each process opens i
 
 
 class DirectoryOwned(Exception):
-    """Another proxy uses the directory, or it can't be opened. The message is one line for the operator."""
+    """Another proxy uses the retention directory, or the directory can't be opened.
+
+    The error's message is one line for the operator.
+    """
 
 
 class OldChild(msgspec.Struct, frozen=True):
-    """A process that the previous supervisor started."""
+    """A process that the supervisor of the previous version started."""
 
     name: str
     pid: int
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """File descriptors and process ids that an exec keeps."""
+    """File descriptors and process ids that stay valid across the exec of a new version."""
 
     lock: int
     listeners: dict[str, list[int]]  # descriptors per address, as the settings spell it
@@ -61,7 +64,7 @@ class Own(msgspec.Struct, frozen=True):
 
 
 def received(environment: MutableMapping[str, str]) -> Handover | None:
-    """Return the handover from the previous version; None at an ordinary start."""
+    """Return the handover data of the previous version; None at an ordinary start."""
     text = environment.pop(_VARIABLE, None)
     if text is None:
         return None
@@ -72,7 +75,10 @@ def received(environment: MutableMapping[str, str]) -> Handover | None:
 
 
 def become_new_version(handover: Handover) -> None:
-    """Replace this process by the new version. If exec fails, restore everything and raise OSError."""
+    """Replace the program of this process by the new version.
+
+    If exec fails, restore the previous state and raise OSError.
+    """
     os.environ[_VARIABLE] = msgspec.json.encode(handover).decode()
     try:
         for fd in _descriptors(handover):
@@ -87,7 +93,8 @@ def become_new_version(handover: Handover) -> None:
 def start_check(own: Own) -> int:
     """Start `--check` of the installed version and return its process id.
 
-    It prints its problems to standard error. Raise OSError if the interpreter or a free process is missing.
+    The `--check` process prints its problems to standard error. Raise OSError if the interpreter is missing
+    or no process can be created.
     """
     nowhere = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
     environment = {**os.environ, _CHECK_VARIABLE: msgspec.json.encode(own).decode()}
@@ -105,7 +112,7 @@ def problems_of_taking_over(
 ) -> Iterator[str]:
     """Yield resources that these settings need and that the new version could not get after a handover.
 
-    Only a check for a running proxy yields any. A handover can't be undone.
+    Only a check for a running proxy yields such resources. A handover to another version can't be undone.
     """
     text = environment.get(_CHECK_VARIABLE)
     if text is None:
@@ -135,9 +142,10 @@ def problems_of_taking_over(
 
 
 def _descriptors_needed(own: Own, listen: Sequence[Address], workers: int) -> int:
-    """Return the number of descriptors that a supervisor needs after a handover, and so each of its children.
+    """Return the number of file descriptors that the supervisor, and so each child, needs after a handover.
 
-    Each worker needs a listener for each address, two ends of a channel, and a pipe until it is ready.
+    Each worker needs a listening socket for each address, two ends of a channel, and a pipe until it is
+    ready.
     """
     adopted = min(own.workers, workers) * sum(1 for address in listen if str(address) in own.addresses)
     made = workers * len(listen) - adopted + 3 * workers
@@ -145,7 +153,10 @@ def _descriptors_needed(own: Own, listen: Sequence[Address], workers: int) -> in
 
 
 def bound(address: Address) -> socket.socket:
-    """Return a socket that is bound to that address. Each worker may have one. Raise OSError."""
+    """Return a socket that is bound to the address, without listening.
+
+    Each worker may have a socket that is bound to the same address. Raise OSError.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -159,7 +170,7 @@ def bound(address: Address) -> socket.socket:
 
 
 def admin_problems(in_force: Address, wanted: Address) -> list[str]:
-    """Return the reasons why a new agent could not listen there after the old one has ended."""
+    """Return why the new agent could not listen on `wanted` after the old agent has ended."""
     if wanted == in_force:
         return []
     try:
@@ -183,12 +194,13 @@ def try_to_bind(address: Address) -> None:
 
 
 def own_directory(directory: Path, held: int | None) -> int:
-    """Lock the directory against a second proxy.
+    """Lock the retention directory against a second proxy.
 
-    `held` is the lock that this process already has.
+    `held` is the lock on the directory that this process already holds.
 
     The lock is on the directory itself, so it also works on a full or read-only disk. Only the supervisor
-    holds it. Its children close it, so that none of them blocks a later proxy.
+    process holds the lock. The supervisor's children close the lock, so that none of them blocks a later
+    proxy.
     """
     try:
         make_directory(directory)
@@ -217,10 +229,10 @@ def own_directory(directory: Path, held: int | None) -> int:
 def adopted_listeners(
     handover: Handover, addresses: Sequence[str], slots: int
 ) -> list[dict[str, list[socket.socket]]]:
-    """Return, per worker slot, the sockets from the previous version.
+    """Return, for each worker slot, the listening sockets from the previous version.
 
-    If there are fewer slots than before, a slot gets several sockets, because connections may wait in each.
-    Sockets of an address that is not in the settings any more stay with the old workers.
+    If there are fewer worker slots than before, a slot gets several sockets, because connections may wait in
+    each. The old workers keep the sockets of an address that is no longer in the settings.
     """
     shares: list[dict[str, list[socket.socket]]] = [{} for _ in range(slots)]
     for address, fds in handover.listeners.items():
@@ -233,7 +245,7 @@ def adopted_listeners(
 
 
 def count_kept(handover: Handover) -> int:
-    """Return how many descriptors are open after the exec, including standard input and output."""
+    """Return the number of descriptors that are open after the exec, including standard input and output."""
     return 3 + len(_descriptors(handover))
 
 

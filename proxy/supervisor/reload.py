@@ -1,4 +1,4 @@
-"""Pure state machine of a reload: its states, and the supervisor's actions between them.
+"""Pure state machine of a settings reload: its states, and the supervisor's actions between them.
 
 A reload replaces one generation of processes by another, which may be of another version of the program. The
 new processes wait at a start barrier until the old agent has ended, because only one agent may own the spool.
@@ -34,7 +34,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Processes of a reload at one time, as the supervisor sees them."""
+    """Processes that take part in a reload, as the supervisor sees them at one time."""
 
     now: float  # monotonic seconds
     old_agents_left: bool  # agents of any generation before the new one
@@ -46,10 +46,10 @@ class World:
 
 
 class Reload:
-    """State of one reload.
+    """State of one reload of the settings.
 
-    In an upgrade, the old processes are of another version of the program. This version can't restart their
-    agent, so a failed upgrade stalls, while any other failed reload rolls back.
+    In an upgrade, the old processes run another version of the program. The supervisor can't restart an agent
+    of another version, so a failed upgrade stalls, while any other failed reload rolls back.
     """
 
     def __init__(self, *, is_upgrade: bool) -> None:
@@ -58,7 +58,10 @@ class Reload:
         self._deadline = math.inf
 
     def next(self, world: World) -> tuple[State, tuple[Action, ...]]:
-        """Advance as far as the processes allow. Return the new state, and the actions in their order."""
+        """Advance the reload as far as the states of the processes allow.
+
+        Return the new state of the reload, and the supervisor's actions in their order.
+        """
         self.state, actions = self._after(world)
         return self.state, actions
 

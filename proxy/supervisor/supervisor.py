@@ -1,7 +1,7 @@
 """Supervisor of the workers and the agent: opens sockets, starts and replaces processes, stops, reloads.
 
-The supervisor runs no event loop and handles no requests. It waits for signals, and checks several times a
-second whether the loop of each process runs.
+The supervisor runs no event loop and handles no requests. The supervisor waits for signals, and checks
+several times a second that the loop of each process runs.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _PR_SET_NAME: Final = 15
 
 
 class StartError(Exception):
-    """The proxy can't start. The message is one line for the operator."""
+    """The proxy can't start. The error's message is one line for the operator."""
 
 
 @dataclass(eq=False)
 class Generation:
-    """Processes with one reading of the settings, and the channels between them."""
+    """Processes with one reading of the settings, and the channels between these processes."""
 
     settings: Settings
     channels: list[tuple[socket.socket, socket.socket]]
@@ -76,7 +76,7 @@ class Generation:
 
     @property
     def serves(self) -> bool:
-        """Return True if a worker has everything that it needs to serve."""
+        """Return True if a worker of this generation has everything that it needs to serve requests."""
         needed = (SNAPSHOT_GENERATION, CREDENTIAL_READY, SIGNING_KEY_READY, SPOOL_READY)
         return any(all(page.values[index] for index in needed) for page in self.pages)
 
@@ -88,7 +88,7 @@ class Generation:
 
 @dataclass(eq=False)
 class Replacement:
-    """Generations of a reload or an upgrade that is under way, and their start barrier."""
+    """Generations of processes in a reload or upgrade that is under way, and their start barrier."""
 
     old: Generation
     new: Generation
@@ -102,12 +102,12 @@ class Replacement:
 
     @property
     def before(self) -> list[Generation]:
-        """All generations that the new one replaces."""
+        """All generations of processes that the new generation replaces."""
         return [self.old] if self.between is None else [self.old, self.between]
 
     @property
     def is_upgrade(self) -> bool:
-        """True if the old processes are of another version, which this one can't restart."""
+        """True if the old processes run another version, which this version can't restart."""
         return any(child.run is None for child in (*self.old.agents, *self.old.workers))
 
     def open_barrier(self) -> None:
@@ -115,7 +115,7 @@ class Replacement:
             os.eventfd_write(self.gate, 1)
 
     def await_barrier(self) -> None:
-        """Wait in a new process until the barrier is open."""
+        """Wait in a new process until the start barrier is open."""
         if self.gate is not None:
             opened = select.poll()
             opened.register(self.gate, select.POLLIN)
@@ -128,7 +128,7 @@ class Replacement:
 
 
 class Supervisor:
-    """Owner of the sockets and of the child processes."""
+    """Owner of the listening sockets and of the child processes."""
 
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config
@@ -150,7 +150,7 @@ class Supervisor:
         self._stopping = False
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT. Return the exit status."""
+        """Run the proxy until SIGTERM or SIGINT. Return the exit status of the proxy."""
         for warning in (*exposures(self._settings), *unused_settings(self._settings)):
             logger.warning("%s", warning)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -256,9 +256,9 @@ class Supervisor:
     # Methods for children.
 
     def _start(self, child: Child) -> None:
-        """Start the process now, or later if that fails.
+        """Start the child process now, or later if the start fails.
 
-        Missing processes or descriptors must not end what runs.
+        If processes or file descriptors are missing, the running processes must continue.
         """
         try:
             self._fork(child)
@@ -269,7 +269,10 @@ class Supervisor:
             self._children.append(child)
 
     def _fork(self, child: Child) -> None:
-        """Start the process of a child. On failure, raise OSError and leave no descriptor open."""
+        """Start the process of a child by fork.
+
+        If the fork fails, raise OSError and leave no file descriptor open.
+        """
         reading, writing = os.pipe()
         parent = os.getpid()
         try:
@@ -404,7 +407,10 @@ class Supervisor:
                 logger.info("a reload is under way; the settings will be reloaded again after it")
 
     def _stop(self) -> None:
-        """Drain the workers first. The agent ends last, so that it can deliver their events."""
+        """Drain the worker processes first.
+
+        The agent ends last, so that it can deliver the audit events of the workers.
+        """
         if self._stopping:
             return
         self._stopping = True
@@ -459,7 +465,7 @@ class Supervisor:
             logger.error("version %s keeps running: cannot start the new version: %s", __version__, error)
 
     def _what_is_kept(self) -> handover.Handover:
-        """Return the descriptors and processes that an exec keeps."""
+        """Return the file descriptors and processes that are kept across exec."""
         fds: dict[str, list[int]] = {}
         for slot in self._listeners:
             for address, sockets in slot.items():
@@ -492,12 +498,12 @@ class Supervisor:
     # Methods for reloads.
 
     def _begin_reload(self) -> None:
-        """Start new processes with the new settings.
+        """Start new processes of the proxy with the new settings.
 
-        The old ones serve until the new ones can.
+        The old processes serve requests until the new processes can serve them.
 
-        While a reload is under way, this is called only after an upgrade that can't serve. Then the new
-        processes replace those that can't serve.
+        While a reload is under way, this method is called only after an upgrade whose processes can't serve.
+        In that case, the new processes replace the processes that can't serve.
         """
         last, under_way = self._generation, self._reload
         half = self._count if last.pages[0] is self._pages.workers[0] else 0
@@ -539,7 +545,7 @@ class Supervisor:
     def _start_waiting(self, reload: Replacement) -> None:
         """Create everything that a reload needs before any running process ends.
 
-        On failure, raise OSError and undo everything.
+        If a resource cannot be created, raise OSError and undo everything.
         """
         new = reload.new
         with contextlib.ExitStack() as undo:
@@ -555,7 +561,7 @@ class Supervisor:
             undo.pop_all()
 
     def _abandon(self, child: Child) -> None:
-        """End a process that has not done anything yet."""
+        """End a process that has not served any request yet."""
         child.draining_since = time.monotonic()
         self._kill(child)
         _, status = os.waitpid(child.pid, 0)
@@ -566,7 +572,7 @@ class Supervisor:
         self._reload = None
 
     def _with_fixed(self, wanted: Settings) -> Settings:
-        """Return the settings with the values from the start that other processes of this proxy rely on."""
+        """Return new settings with the old values of settings on which other processes of this proxy rely."""
         audit, proxy = self._settings.audit, self._settings.proxy
         fixed = {
             "Proxy.Listen": proxy.listen != wanted.proxy.listen,
@@ -642,7 +648,10 @@ class Supervisor:
         logger.info("reloaded")
 
     def _restore(self, reload: Replacement) -> None:
-        """Restart the old agent. The old workers never stopped."""
+        """Restart the old agent after a failed reload.
+
+        The old workers were not stopped, so they need no restart.
+        """
         reload.new.close_channels()
         self._end_reload(reload)
         for child in reload.old.agents:
@@ -654,7 +663,7 @@ class Supervisor:
                 listener.close()
 
     def _close_inherited(self) -> None:
-        """Close in a child what belongs only to the supervisor."""
+        """Close file descriptors in a child process that belong only to the supervisor."""
         if self._reload is not None:
             self._reload.close_barrier()
         self._close_listeners()
@@ -662,7 +671,10 @@ class Supervisor:
 
 
 def _channels(count: int) -> list[tuple[socket.socket, socket.socket]]:
-    """Return one channel per worker. On failure, raise OSError and leave no descriptor open."""
+    """Return one channel to the agent for each worker.
+
+    If a channel cannot be created, raise OSError and leave no file descriptor open.
+    """
     with contextlib.ExitStack() as undo:
         made = []
         for _ in range(count):
@@ -674,7 +686,7 @@ def _channels(count: int) -> list[tuple[socket.socket, socket.socket]]:
 
 
 def _local_keys(settings: Settings) -> tuple[bytes, ...]:
-    """Return the keys of proxy tokens that workers start with; none if the agent reads them in the vault."""
+    """Return the keys of proxy tokens with which workers start; none if the agent reads them in the vault."""
     token = settings.token
     if token.signing_key_secret_name:
         return ()
@@ -682,7 +694,7 @@ def _local_keys(settings: Settings) -> tuple[bytes, ...]:
 
 
 def _become_child(child: Child, writing: int, parent: int) -> None:
-    """Run the child's side of a fork. It never returns."""
+    """Run the child's side of a fork of the supervisor. It never returns."""
     code = 1
     try:
         libc = ctypes.CDLL(None)
@@ -720,9 +732,9 @@ _Slot = dict[str, list[socket.socket]]  # listening sockets of one worker, by ad
 
 
 def _listeners(addresses: Sequence[Address], slots: int, before: handover.Handover | None) -> list[_Slot]:
-    """Return the listening sockets of each worker.
+    """Return the listening sockets of each worker slot.
 
-    With SO_REUSEPORT, the kernel spreads connections over them.
+    With SO_REUSEPORT, the kernel spreads new connections over the sockets of an address.
     """
     shares: list[_Slot] = [{} for _ in range(slots)]
     shared: list[Address] = []
@@ -764,7 +776,7 @@ def _own(settings: Settings, held: int | None) -> int:
 
 
 def form_of_data_path() -> str:
-    """Return `compiled` if `./dev compile` built the running code, else `interpreted`."""
+    """Return `compiled` if the running code was built by `./dev compile`, else `interpreted`."""
     found = importlib.util.find_spec("proxy.server.exchange.exchange")
     return "interpreted" if found is None or str(found.origin).endswith(".py") else "compiled"
 
@@ -780,7 +792,10 @@ def _listener(address: Address) -> socket.socket:
 
 
 def _let_connect(shares: Sequence[_Slot], addresses: Sequence[Address]) -> None:
-    """Listen on every address, now that all are bound. A socket of the previous version already listens."""
+    """Listen on every address, after all sockets are bound.
+
+    A socket from the previous version already listens.
+    """
     for slot in shares:
         for address in addresses:
             for listener in slot[str(address)]:
@@ -803,7 +818,10 @@ def _is_taken(address: Address) -> bool:
 
 
 def _await_free(address: Address) -> None:
-    """Wait until the agent's address is free. The agent of a killed proxy may still be delivering events."""
+    """Wait until the admin listener's address is free.
+
+    The agent of a killed proxy may still deliver audit events and use the address.
+    """
     end: float | None = None
     while True:
         try:

@@ -1,1 +1,1 @@
-"""Pure wire formats between proxy and control plane: signatures, bodies, audit events."""
+"""Wire formats between proxy and control plane as pure functions: signatures, bodies, audit events."""

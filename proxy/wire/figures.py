@@ -1,4 +1,4 @@
-"""Pure: one format for numbers, shares and counts in all texts for people."""
+"""One format for numbers, shares and counts in all texts for people, as pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 def percent(part: float, whole: float) -> str:
     """Format a share as `23.7%`.
 
-    A part that is not zero never shows as 0%, and a part that is not everything never as 100%.
+    A share that is not zero is never shown as 0%, and a share that is not everything never as 100%.
     """
     if whole <= 0 or part <= 0:
         return "0%"

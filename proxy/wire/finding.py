@@ -1,4 +1,4 @@
-"""Findings of the doctor commands, as lines for a person or as one JSON object."""
+"""Findings of the `--doctor` commands, as lines for a person or as one JSON object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def worst(findings: Iterable[Finding]) -> Status:
 
 
 def masked(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]:
-    """Mask the secrets in the findings, because an error's text may quote them."""
+    """Mask the secrets in the findings, because the text of an error may quote secrets."""
     hidden = sorted({each for each in secrets if len(each) >= _SHORTEST_MASKED}, key=len, reverse=True)
 
     def clean(text: str) -> str:
@@ -46,7 +46,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def by_weight(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort the findings so that failures come last, where a terminal shows them."""
+    """Sort the findings so that failures are at the end, where a person sees them in a terminal."""
     return sorted(findings, key=lambda finding: _RANK.index(finding.status))
 
 

@@ -13,12 +13,12 @@ _PATIENCE_SECONDS: Final = 0.25  # wait for a slow reader; a reader that let it 
 
 class Outlet(Protocol):
     def ready(self, seconds: float) -> bool:
-        """Return whether the outlet can take bytes now, or can within that time."""
+        """Return whether the log outlet can take bytes now or within this number of seconds."""
 
     def write(self, data: bytes) -> int:
-        """Return how many bytes were written.
+        """Write bytes to the log outlet, and return how many bytes were written.
 
-        Raise BlockingIOError if the outlet can take none now, or another OSError if it is broken.
+        Raise BlockingIOError if the outlet can take no bytes now, or another OSError if it is broken.
         """
 
     def close(self) -> None: ...
@@ -27,7 +27,7 @@ class Outlet(Protocol):
 class LineHandler(logging.Handler):
     """A log handler that completes each line before it begins the next.
 
-    If it drops lines, it logs their number as a line.
+    If the handler drops log lines, it later logs their number as a line.
     """
 
     def __init__(self, outlet: Outlet) -> None:
@@ -64,7 +64,7 @@ class LineHandler(logging.Handler):
         return f"{self.format(record)}\n".encode(errors="backslashreplace")
 
     def _write(self, data: bytes) -> bytes:
-        """Write the data, and return the bytes that are left."""
+        """Write the data to the log outlet, and return the bytes that are left."""
         while data:
             if not self._outlet.ready(_PATIENCE_SECONDS if self._patient else 0):
                 self._patient = False

@@ -39,9 +39,9 @@ def one_line(text: str) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Format records as `2026-11-21T04:25:58.123Z WARNING worker-0 server.connection: message`.
+    """Format log records as `2026-11-21T04:25:58.123Z WARNING worker-0 server.connection: message`.
 
-    `process` may be empty.
+    The name `process` may be empty.
     """
 
     def __init__(self, style: Literal["text", "json"], process: str = "") -> None:
@@ -62,7 +62,7 @@ class LineFormatter(logging.Formatter):
 
 
 def _failure(record: logging.LogRecord) -> str:
-    """Describe an exception by its type, its text and the places that it passed, innermost last."""
+    """Describe an exception by its type, its text and its places in the code; the innermost place is last."""
     info = record.exc_info
     if not info or info[1] is None:
         return ""

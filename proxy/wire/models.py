@@ -33,7 +33,7 @@ class SyncOrg(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SyncSecret(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="secret"):
-    """A client secret of an application."""
+    """A client secret of an application in a sync response."""
 
     id: str
     hash: str
@@ -44,7 +44,7 @@ AssertionReuse = Literal["once", "untilEnd"]
 
 
 class SyncFederated(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="federated"):
-    """A token of another issuer that an application presents as its client assertion."""
+    """A federated credential: another issuer's token that an application presents as client assertion."""
 
     id: str
     issuer: str
@@ -65,7 +65,7 @@ class SyncPublicKey(msgspec.Struct, frozen=True, rename="camel", tag_field="kind
 
 
 class SyncCertificate(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="certificate"):
-    """A client certificate of an application (RFC 8705)."""
+    """A client certificate of an application (RFC 8705) in a sync response."""
 
     id: str
     certificate: bytes  # DER, as base64 in JSON
@@ -95,7 +95,7 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
-    """Emergency stops that are active.
+    """Emergency stops that are active, in a sync response.
 
     The stopped applications are also sent as disabled, for proxies that do not read this member.
     """
@@ -116,7 +116,7 @@ class SyncRuleset(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SyncLinger(msgspec.Struct, frozen=True, rename="camel"):
-    """Time that a proxy collects events before it sends a batch that is not full, in seconds."""
+    """Seconds for which a proxy collects events before it sends a batch that is not full."""
 
     seconds: float  # used for each organisation that has events to send
     orgs: dict[str, float]  # shortest time for an organisation that several proxies share
@@ -194,13 +194,13 @@ class AuditAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReportResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """The response to a heartbeat or a metrics report that was stored."""
+    """The control plane's response to a heartbeat or a metrics report that was stored."""
 
     status: Literal["ok"]
 
 
 class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of a request from a proxy that has an enrolment token and no keys yet."""
+    """Body of an enrolment request by a proxy that has an enrolment token and no keys yet."""
 
     name: str
     enrolment_id: str  # UUID; a repeated one means that the first response was lost

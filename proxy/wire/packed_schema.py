@@ -1,4 +1,4 @@
-"""The deflated form in which a schema is stored and sent."""
+"""The deflated (zlib) form in which a schema is stored and sent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LEVEL: Final = 9
 
 
 def pack(flat: bytes) -> bytes:
-    """Deflate the flat form of a schema."""
+    """Compress the flat form of a schema by zlib."""
     return zlib.compress(flat, _LEVEL)
 
 
 def unpack(packed: bytes) -> bytes:
-    """Inflate a schema to its flat form.
+    """Decompress a schema to its flat form.
 
     Raise DamagedModel if the bytes cannot be inflated or are too large.
     """
@@ -37,5 +37,8 @@ def unpack(packed: bytes) -> bytes:
 
 
 def load(packed: bytes, digest: str) -> ResourceModel:
-    """Return the schema with this digest. Raise DamagedModel if the bytes are not its deflated form."""
+    """Return the schema with this digest from its deflated form.
+
+    Raise DamagedModel if the bytes are not the deflated form of that schema.
+    """
     return ResourceModel(unpack(packed), digest)

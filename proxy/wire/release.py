@@ -1,4 +1,4 @@
-"""The version of both programs: the only place that states it."""
+"""The version of proxy and control plane; no other file states it."""
 
 from typing import Final
 

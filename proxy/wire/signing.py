@@ -36,9 +36,9 @@ def _mac(secret: bytes, head: bytes, body: bytes) -> str:
 
 
 def verify(secret: bytes, timestamp: str, body: bytes, signature: str) -> bool:
-    """Return whether `signature` belongs to this request, in constant time.
+    """Return whether `signature` is the signature of this request. The comparison takes constant time.
 
-    Any text is allowed; this function never raises.
+    Any text is allowed as a signature; this function never raises an exception.
     """
     if not timestamp.isascii() or _SIGNATURE.fullmatch(signature) is None:
         return False
@@ -53,9 +53,9 @@ def timestamp_in_range(timestamp: str, now: float) -> bool:
 
 
 def sign_response(secret: bytes, request_signature: str, body: bytes) -> str:
-    """Return the signature of a response, bound to the request that it responds to.
+    """Return the signature of a response, bound to the request to which it responds.
 
-    A 304 signs the empty body.
+    A 304 response signs the empty body.
     """
     return _mac(secret, b"response." + request_signature.encode("ascii") + b".", body)
 
@@ -70,8 +70,9 @@ def verify_response(secret: bytes, request_signature: str, body: bytes, signatur
 def sign_unchanged(secret: bytes, request_signature: str, version: str) -> str:
     """Return the signature of a 304 over the version that the control plane found unchanged.
 
-    If-None-Match is not signed. Without this signature, an intermediary could replace it by the ETag of a
-    newer version. The proxy would then get a signed 304 for that version and keep rules that were withdrawn.
+    The request signature does not cover If-None-Match. Without a signature of the version, an intermediary
+    could replace If-None-Match by the ETag of a newer version. The proxy would then receive a signed 304 for
+    that newer version and keep rules that were withdrawn.
     """
     payload = f"unchanged.{request_signature}.{version}"
     return hmac.new(secret, payload.encode("utf-8", "surrogatepass"), sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""Pure: the trace that a request belongs to, by its `traceparent` header (W3C Trace Context, level 1)."""
+"""Pure functions for the trace of a request: its `traceparent` header (W3C Trace Context, level 1)."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _SAMPLED: Final = 0x01  # the only flag of level 1 (§3.2.2.5)
 
 @dataclass(frozen=True, slots=True)
 class TraceParent:
-    """Parts of a text that `trace_of` returned."""
+    """Parts of a trace text that `trace_of` returned."""
 
     trace_id: str
     span_id: str  # span of the caller; empty in texts of an older release, which stored only the trace id
@@ -27,9 +27,9 @@ class TraceParent:
 
 
 def trace_of(traceparent: bytes) -> str | None:
-    """Return `trace-span-flags` of a header's value, or None if the value is invalid (§3.2.2).
+    """Return `trace-span-flags` of a `traceparent` header; None if its value is invalid (§3.2.2).
 
-    A later version may append fields after its flags (§3.2.4); version 00 has none.
+    A later version of the header may append fields after its flags (§3.2.4); version 00 has no such fields.
     """
     found = _TRACEPARENT.fullmatch(traceparent.strip(b" \t"))
     if found is None or (found["more"] is not None and found["version"] == _VERSION_0):
@@ -43,7 +43,7 @@ def trace_id_in(trace: str) -> str:
 
 
 def parent_in(trace: str) -> TraceParent:
-    """Split such a text into its parts.
+    """Split a text that `trace_of` returned into its parts.
 
     A text that is only a trace id counts as sampled, because its flags are unknown.
     """

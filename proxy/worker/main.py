@@ -109,10 +109,10 @@ def run_worker(
     *,
     until_ready: bool,
 ) -> int:
-    """Run the worker until SIGTERM and the drain that follows.
+    """Run the worker process until SIGTERM, and then until it has drained its connections.
 
-    `ready` is called when the worker accepts requests. If `until_ready`, it accepts none before it has rules
-    and upstream tokens, no matter how long that takes.
+    The worker calls `ready` when it accepts requests. With `until_ready`, the worker accepts no request
+    before it has rules and upstream tokens, no matter how long that takes.
     """
     gc.enable()  # all modules are imported
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -125,7 +125,10 @@ def run_worker(
 
 
 class Worker:
-    """Owner of the state that the exchanges of this process share. It keeps this state up to date."""
+    """Owner of the state that all exchanges of this worker process share.
+
+    The worker keeps this shared state up to date.
+    """
 
     def __init__(
         self, settings: Settings, keys: tuple[bytes, ...], certificates: Certificates, counters: Counters
@@ -197,7 +200,10 @@ class Worker:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _task(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that the worker needs. If it fails, another worker replaces this one."""
+        """Start a task that the worker needs.
+
+        If the task fails, this worker ends and another worker replaces it.
+        """
         task = loop.create_task(work)
         task.add_done_callback(self._end_if_failed)
         return task
@@ -208,10 +214,11 @@ class Worker:
             self._end_at_once()
 
     def _end_at_once(self, *_: object) -> NoReturn:
-        """Write the records of all current requests and exit.
+        """Write the audit records of all current requests to the spool, and exit the process.
 
-        This is also the handler of the supervisor's signal to a worker whose event loop does not respond.
-        Python runs the handler during the call that blocks the loop. The interrupted code does not continue.
+        This method is also the signal handler for a worker whose event loop does not respond to the
+        supervisor. Python runs the signal handler during the call that blocks the event loop. The code that
+        the signal handler interrupts does not continue.
         """
         for connection in list(self._context.connections):
             with contextlib.suppress(Exception):
@@ -289,7 +296,10 @@ class Worker:
         )
 
     async def _until_able(self, patience: float | None) -> None:
-        """Wait for rules, upstream tokens and space for events. Connections wait in the accept queue."""
+        """Wait until the worker has rules, upstream tokens and space for audit events.
+
+        During this time, new connections wait in the kernel's accept queue.
+        """
         loop = asyncio.get_running_loop()
         end = None if patience is None else loop.time() + patience
         while not self._stop.is_set():
@@ -376,9 +386,9 @@ class Worker:
         self._reloading = asyncio.get_running_loop().create_task(self._reload_as_asked())
 
     async def _reload_as_asked(self) -> None:
-        """Load the snapshot until the one that the agent reported is active.
+        """Load the snapshot again until the rules that the agent reported are active.
 
-        If the snapshot cannot be used, the agent is requested to write it again.
+        If the snapshot cannot be used, the worker requests that the agent writes it again.
         """
         while True:
             self._reload_again = False
@@ -391,7 +401,10 @@ class Worker:
             await asyncio.sleep(RELOAD_RETRY_SECONDS)
 
     async def _load_snapshot(self) -> None:
-        """Activate the persisted snapshot. If it cannot be used, the rules do not change."""
+        """Activate the rules in the persisted snapshot.
+
+        If the snapshot cannot be used, the active rules do not change.
+        """
         loop = asyncio.get_running_loop()
         path = self._settings.rule_sync.cache_path
         try:
@@ -422,7 +435,7 @@ class Worker:
         logger.info("activated the rules: version %s, %d rules", snapshot.version, rulebook.rule_count)
 
     def _activate(self, rulebook: Rulebook) -> None:
-        """Activate a rulebook with the stops of the snapshot, the agent and the local file."""
+        """Activate compiled rules with the emergency stops of the snapshot, the agent and the local file."""
         snapshot = self._snapshot
         if snapshot is None:
             return
@@ -445,9 +458,10 @@ class Worker:
             logger.warning("the control plane has lifted all emergency stops")
 
     async def _watch_kill_file(self) -> None:
-        """Read the kill file periodically, off the event loop.
+        """Read the emergency stop file periodically, outside the event loop.
 
-        Each worker does this itself, so that a stop works without the agent and the control plane.
+        Each worker reads the file itself, so that an emergency stop works without the agent and the control
+        plane.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -504,7 +518,7 @@ class Worker:
     def _look_after_spool(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the maintenance of the spool each second and on demand, one at a time.
 
-        The disk may be slow, so the event loop does not wait for it.
+        The disk may be slow, so the event loop does not wait for this maintenance.
         """
         maintenance, now = self._maintenance, loop.time()
         if maintenance is not None:
@@ -521,7 +535,10 @@ class Worker:
             self._maintenance = loop.run_in_executor(self._files, self._spool.maintain)
 
     def _tell_of_room(self) -> None:
-        """Log once that requests are refused because the spool is full, and once that this has ended."""
+        """Log once that the worker refuses requests because the spool is full.
+
+        Log once that it accepts requests again.
+        """
         ready = self._spool.ready
         if not ready and self._spool.problem is None and self._maintenance is not None:
             return  # the running maintenance may find space
@@ -537,10 +554,10 @@ class Worker:
     async def _drain(
         self, servers: list[asyncio.Server | TlsListener], listeners: list[socket.socket]
     ) -> None:
-        """Finish current requests within DrainSeconds, then close the rest.
+        """Finish current requests within DrainSeconds, then close the remaining connections.
 
-        A kept connection gets `Connection: close` with its next response. If no further request arrives, it
-        is closed.
+        A keep-alive connection gets `Connection: close` with its next response. If no further request arrives
+        on such a connection, the worker closes it.
         """
         context = self._context
         context.draining = True
@@ -574,9 +591,9 @@ class Worker:
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
-    """Return an executor whose threads have all started.
+    """Return a thread pool whose threads have all started.
 
-    Later work then cannot fail because no further thread can be created.
+    So later work cannot fail because the pool cannot create a further thread.
     """
     executor = ThreadPoolExecutor(count, thread_name_prefix="worker")
     all_there = threading.Event()
@@ -594,7 +611,7 @@ def _give_way() -> None:
 def _affordable_connections(settings: Settings) -> int:
     """Return the number of client connections for which there are file descriptors.
 
-    A connection beyond it gets 503 instead of no response.
+    A connection above this number gets a 503 response instead of no response.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.proxy.max_connections

@@ -148,7 +148,7 @@ def test_a_snapshot_without_a_schema_that_a_ruleset_names_is_damage(tmp_path: Pa
         (with_schemas({"/v1.0": DIGEST}, flat=b"no schema"), "digest"),
         (
             with_schemas({"/v1.0": hashlib.sha256(b"x").hexdigest()}, flat=b"x", digest=digest_of(b"x")),
-            "not a schema of this version",
+            "not a schema in the format of this release",
         ),
         (with_schemas({"v1.0": DIGEST}), "not the root path"),
         (with_schemas({"/V1.0": DIGEST}), "not in lower case"),

@@ -387,7 +387,7 @@ def written(tmp_path: Path, table: dict[str, str], console: dict[str, str]) -> P
         ({"Role": ""}, "Console.OidcRoles.a.Role: "),
         ({"Organisations": ""}, "Console.OidcRoles.a.Organisations: "),
         ({"Organisations": "[]"}, "Console.OidcRoles.a.Organisations: must name an organisation"),
-        ({"Value": '""'}, "Console.OidcRoles.a.Value: must not be empty"),
+        ({"Value": '""'}, "Console.OidcRoles.a.Value: the value must not be empty"),
         ({"Value": '"<group id>"'}, "Console.OidcRoles.a.Value: '<group id>' is a placeholder"),
         ({"Organisation": '"acme"'}, "unknown key, did you mean Organisations?"),
     ],
