@@ -35,8 +35,8 @@ class Attempts(Protocol):
     async def begin(self, name: str | None, address: str) -> int:
         """Count a sign-in attempt as failed until it succeeds, and return the seconds to wait, or 0.
 
-        A sign-in attempt counts from its start. So of many simultaneous attempts, only as many pass as the
-        limit allows. If no operator name is given, only the network address is limited.
+        A sign-in attempt counts from its start. Of many simultaneous attempts, only as many pass as the limit
+        allows. If no operator name is given, only the network address is limited.
 
         A sign-in attempt that must wait is not counted. If refused attempts were counted, a blocked client
         could fill the memory, or remove the failures of other clients from it.
@@ -142,7 +142,7 @@ def _seconds(ms: int) -> int:
 
 
 def network_of(address: str) -> str:
-    """Return the network of one subscriber: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    """Return the network of one client: an IPv4 address, or the first 64 bits of an IPv6 address."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

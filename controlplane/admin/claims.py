@@ -26,7 +26,7 @@ class Claims:
 
     @property
     def names(self) -> list[str]:
-        """Return the names in the claims by which an operator is looked up.
+        """Return the operator names that the claims contain.
 
         The claim `email` counts only if the provider verified it. Without verification, anybody could claim
         the mail address of another person. Amazon Cognito sends the claim `email_verified` as the text

@@ -256,7 +256,7 @@ class Gate:
         Raise Refused if the sign-in attempt fails.
 
         The error code is `unauthenticated` or `tooManyAttempts`. The response has the same text and takes the
-        same time if no operator of that name exists.
+        same time if no operator has the given name.
         """
         with self._place_among_hashes():
             await self.begin_attempt(request, name)
@@ -341,7 +341,7 @@ class Gate:
     def _place_among_hashes(self) -> Iterator[None]:
         """Refuse a sign-in before it is counted if too many password hashes wait to be computed.
 
-        If refused attempts counted, they would push other failed attempts out of the count.
+        If refused sign-in attempts counted, they would push other failed attempts out of the count.
         """
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
             raise Refused("unavailable", "too many sign-ins are in progress", Retry_After="5")

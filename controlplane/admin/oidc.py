@@ -99,7 +99,7 @@ class _Response:
 class Provider:
     """Requests to the identity provider of the console.
 
-    Every method raises SignInFailed with the cause and one line for the log if it fails.
+    Every method that fails raises SignInFailed with the cause and one line for the log.
     """
 
     def __init__(self, settings: ConsoleSettings, clock: Clock, egress: Egress) -> None:

@@ -95,7 +95,7 @@ class ProvidedOperators:
     ) -> Operator:
         """Return the operator of this subject, and add the operator at the first sign-in.
 
-        The operator gets the roles in `roles` unless it is disabled.
+        The operator gets the roles in `roles` unless the operator is disabled.
         """
         label = label_of(found, subject)
 

@@ -83,7 +83,7 @@ class SingleSignOn:
     async def _look(self) -> None:
         """Log an error of the identity provider or its settings at startup.
 
-        The result of the check is not stored, because the fault may be fixed before a sign-in.
+        The result of the provider check is not stored, because the fault may be fixed before a sign-in.
         """
         provider = Provider(self._settings, self._gate.context.clock, self._egress)
         try:

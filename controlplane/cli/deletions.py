@@ -39,7 +39,7 @@ def delete(
 def _of_the_shown(asked: Q, shown: Effect) -> Q:
     """Return a request that names the thing in the confirmed question by its ID.
 
-    Between the question and the answer, a different thing may have received the same name.
+    The name could refer to a different thing when the operator confirms the deletion.
     """
     from msgspec.structs import replace
 

@@ -109,8 +109,12 @@ def explain(
         _explain_event(ctx.obj, source, org, event, as_json=json)
         return
     if source is None or target is None:
-        missing = "Missing argument 'FILE|NAME'" if source is None else "Missing option '--target'"
-        raise CommandFailed(INVALID_INPUT, f"{missing}, or '--event' for a stored event.")
+        raise CommandFailed(
+            INVALID_INPUT,
+            "Missing argument 'FILE|NAME', or '--event' for a stored event."
+            if source is None
+            else "Missing option '--target', or '--event' for a stored event.",
+        )
     label, text = ruleset_text(ctx.obj, source, org)
     ruleset = parsed(label, text)
     with complaining():

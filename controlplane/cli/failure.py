@@ -16,7 +16,7 @@ INVALID_INPUT = 2
 
 
 class CommandFailed(Exception):
-    """Exception that ends the command with these lines on standard error and this exit status."""
+    """Exception that ends the command with the given lines on standard error and the given exit status."""
 
     def __init__(self, status: int, *lines: str) -> None:
         super().__init__(*lines)

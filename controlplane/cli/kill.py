@@ -143,9 +143,13 @@ def reach(
     app, org = (name if scope == "app" else app), (name if scope == "org" else org)
     found = cli.call(stop_effects.reach, stop_effects.StopPlace(org, app))
     if found.stopped_at is None:
-        everything = "emergency stop of everything; --app or --org chooses another stop"
-        what = "such emergency stop" if app or org else everything
-        raise CommandFailed(FAILED, f"there is no {what}; `kill list` shows all stops")
+        raise CommandFailed(
+            FAILED,
+            "no such emergency stop is set; `kill list` shows all stops"
+            if app or org
+            else "no emergency stop of everything is set; --app or --org chooses another stop, "
+            "and `kill list` shows all stops",
+        )
     print_list(REACH, found.proxies, as_json=json, fit=fit_of(wide, no_trunc))
 
 

@@ -305,7 +305,7 @@ def after_token(typed: Typed, until: str, console: str, *, renewed: bool) -> Ite
 def after_refused_token(ended: str) -> Iterator[str]:
     """Return the next steps after `operator token add` for an operator whose roles have ended.
 
-    The ended roles came from the identity provider.
+    Roles from the identity provider end unless the operator signs in again in time.
     """
     yield "The token is shown only once."
     yield f"It is refused until the operator signs in again: the roles ended on {ended}."

@@ -118,7 +118,7 @@ def rotate_secret(
     The new API key and HMAC secret are shown only once.
 
     Without --grace, the proxy's old API key and HMAC secret end at once. Until the proxy has its new secrets,
-    it continues with its last rules and stores its audit events.
+    the proxy continues with its last rules and stores its audit events.
     """
     from controlplane.operations import fleet, proxies
 

@@ -1,8 +1,8 @@
 """Tables of the command line, fitted to the width of the terminal.
 
 A table never truncates a name, a time, a verdict or a status. If a table is too wide, its columns are dropped
-in the order that the layout states. If the remaining columns are still too wide, each row becomes a block.
-The first columns of the row share one line, and the others stand below with their titles.
+in the order that the layout states. If the remaining columns are still too wide, each row becomes a block. In
+a block, the first columns of a row share one line, and the other columns stand below with their titles.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _in_block(cells: _Cells, text: str, view: View) -> str:
 
 
 def _flowing(parts: Sequence[str], width: int) -> Iterator[str]:
-    """Put texts side by side if they fit on a line. Wrap a text that is longer than a line."""
+    """Put several texts side by side if they fit on one line. Wrap a text that is longer than a line."""
     line = ""
     for part in parts:
         both = f"{line}{' ' * _GAP}{part}" if line else part

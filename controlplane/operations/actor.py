@@ -59,8 +59,9 @@ class Actor:
         """Raise Forbidden if the actor does not have the role in the organisation."""
         if not self.may(role, org_id):
             raise Forbidden(
-                f"this operation needs the role {role} in "
-                + ("every organisation" if org_id is None else "this organisation")
+                f"this operation needs the role {role} in every organisation"
+                if org_id is None
+                else f"this operation needs the role {role} in this organisation"
             )
 
 

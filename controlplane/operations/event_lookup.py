@@ -76,7 +76,7 @@ async def _with_ids(
     group: tuple[str, ...],
     ids: tuple[str, ...],
 ) -> list[bytes]:
-    """Return the events that have one of the ids in one of the fields of the group.
+    """Return the events that have one of the ids in an id field of the group.
 
     Each event is returned only once.
     """

@@ -143,9 +143,9 @@ def named_in(orgs: Sequence[Org], wanted: Filter) -> list[Org]:
 async def held(
     context: OperationContext, orgs: Sequence[Org], span: tuple[int, int] | None, *, count_missing: bool
 ) -> Held:
-    """Return the range of stored events of these organisations.
+    """Return the range of stored events of the given organisations.
 
-    `span` has the times of the oldest and the newest event of these organisations.
+    `span` has the times of the oldest and the newest event of the organisations.
     """
     missing = {}
     for org in orgs[:_MOST_NAMED] if count_missing else ():

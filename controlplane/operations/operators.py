@@ -1,8 +1,8 @@
 """Operators: their sign-in, their roles in organisations, and API tokens for their programs.
 
-Operators can't give others more permissions than they have themselves. An admin of an organisation adds and
-removes roles in that organisation. Anybody with an operator's password or token can act as that operator. So
-only the operator, or an admin of every organisation of the operator, can set a password or a token.
+Operators can't give other operators more permissions than they have themselves. An admin of an organisation
+adds and removes roles in that organisation. Anybody with an operator's password or token can act as that
+operator. Only the operator, or an admin of every organisation of the operator, can set a password or a token.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class ReplayRuleset(Request):
     """Request to replay stored audit events against a ruleset.
 
     By default, the request replays the last day of the applications that use the ruleset with the draft's
-    name. If no application uses that ruleset, the request replays the events of all applications.
+    name. If no application uses the ruleset with the draft's name, the request replays the events of all
+    applications.
     """
 
     source: Source
@@ -87,7 +88,7 @@ class SampleFacts(msgspec.Struct, rename="camel", frozen=True):
 
 
 class ChangeFacts(msgspec.Struct, rename="camel"):
-    """Events of one application that change from the same verdict to the same other verdict."""
+    """Events of one application with the same recorded verdict and the same new verdict."""
 
     change: str  # newlyBlocked, unclear, newlyAllowed, transforms, recordedAs
     app_id: str | None

@@ -72,7 +72,7 @@ class Making:
         return await asyncio.shield(self._task)
 
     async def files_within(self, seconds: float) -> ReportFiles | None:
-        """Return the files of the report, or None if it is not ready after that many seconds."""
+        """Return the files of the report, or None if the report takes longer than that many seconds."""
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         return self._task.result() if done else None
 
@@ -81,7 +81,7 @@ _making: Final[dict[tuple[str, Period], Making]] = {}
 
 
 def begin(context: OperationContext, actor: Actor, period: Period) -> Making:
-    """Start an audit report, or return the running one of the same actor and period.
+    """Start an audit report, or return the running report of the same actor and period.
 
     The new report waits for running reports of other actors. Raise StoreBusy if another report of the same
     actor is running.

@@ -66,7 +66,7 @@ async def period_of(context: OperationContext, actor: Actor, request: ReportAske
 
 
 def moment_of(ms: int) -> datetime:
-    """Return a time in Unix ms as the value with which event times are compared."""
+    """Convert a time in Unix ms to a datetime, which can be compared with event times."""
     return _EPOCH + timedelta(milliseconds=ms)
 
 

@@ -4,7 +4,7 @@ The resolver finds only rows that the actor may look at, so that it does not rev
 rows. Rows that the actor may not look at do not make a name ambiguous, because an ambiguity would reveal
 these rows. If a visible row requires a higher role than the actor has, the result is Forbidden.
 
-The resolver notes the organisation of a row for the operator log before it requires the role. So the operator
+The resolver notes the organisation of a row for the operator log before it requires the role. The operator
 log names the organisation even if the operation is refused.
 """
 
@@ -65,7 +65,7 @@ class Resolver:
         self._about = about
 
     async def org(self, actor: Actor, role: Role, reference: str) -> Org:
-        """Return the organisation that has the reference as id or name."""
+        """Return the organisation whose id or name is the reference."""
         found = [each for each in await self._store.find_orgs(reference) if actor.may("viewer", each.org_id)]
         if not found:
             known = [org.name for org in await self.orgs(actor)]
@@ -79,7 +79,7 @@ class Resolver:
         return None if reference is None else (await self.org_of_events(actor, reference)).org_id
 
     async def org_of_events(self, actor: Actor, reference: str) -> Org:
-        """Return the organisation that has the reference as id or name.
+        """Return the organisation whose id or name is the reference.
 
         The result may be a deleted organisation that still has events.
         """
@@ -93,7 +93,7 @@ class Resolver:
         return dead[0].as_org()
 
     async def orgs_of_events(self, actor: Actor, reference: str | None = None) -> list[Org]:
-        """Return the organisation with that id or name, or all visible organisations without a reference.
+        """Return one organisation by its id or name, or all visible organisations without a reference.
 
         The result includes deleted organisations that still have events.
         """
@@ -103,7 +103,7 @@ class Resolver:
         return [*await self.orgs(actor), *(each.as_org() for each in dead)]
 
     async def orgs(self, actor: Actor, reference: str | None = None) -> list[Org]:
-        """Return all visible organisations, or only the organisation with that id or name."""
+        """Return one organisation by its id or name, or all visible organisations without a reference."""
         if reference is not None:
             return [await self.org(actor, "viewer", reference)]
         return [each for each in await self._store.orgs() if actor.may("viewer", each.org_id)]
@@ -111,8 +111,8 @@ class Resolver:
     async def sight(self, actor: Actor, reference: str | None) -> frozenset[str] | None:
         """Return the organisations to which a list is limited, or None for all organisations.
 
-        The list is limited to the organisation with that id or name, or to all organisations that the actor
-        may look at.
+        The list is limited to one organisation if a reference is given, and otherwise to all organisations
+        that the actor may look at.
         """
         return (
             actor.sees
@@ -127,7 +127,7 @@ class Resolver:
         return found | await self._deleted_names(actor, org_ids, found, "org")
 
     async def names(self, actor: Actor, ids: Collection[str]) -> dict[str, str]:
-        """Return names by id for those of the ids whose things the actor may look at.
+        """Return the names of things by id, for those of the ids whose things the actor may look at.
 
         The ids can be of apps, rulesets, proxies and operators.
         """
@@ -160,7 +160,7 @@ class Resolver:
         return found | await self._deleted_names(actor, proxy_ids, found, "proxy")
 
     async def ruleset(self, actor: Actor, role: Role, reference: str, org: str | None) -> Ruleset:
-        """Return the ruleset with that id or name, in one organisation or in all organisations."""
+        """Return a ruleset by its id or name, in one organisation or in all organisations."""
         listed = await self._store.find_rulesets(reference, await self.org_id(actor, org))
         found = _visible(actor, listed)
         if not found:
@@ -175,7 +175,7 @@ class Resolver:
         return _visible(actor, await self._store.rulesets(await self.org_id(actor, org)))
 
     async def app(self, actor: Actor, role: Role, reference: str, org: str | None) -> App:
-        """Return the app with that id, client id or name, in one organisation or in all."""
+        """Return an app by its id, client id or name, in one organisation or in all organisations."""
         listed = await self._store.find_apps(reference, await self.org_id(actor, org))
         found = _visible(actor, listed)
         if not found:
@@ -190,7 +190,7 @@ class Resolver:
         return _visible(actor, await self._store.apps(await self.org_id(actor, org)))
 
     async def proxy(self, actor: Actor, role: Role, reference: str) -> Proxy:
-        """Return the proxy that has the reference as id or name.
+        """Return the proxy whose id or name is the reference.
 
         A viewer in one organisation of the proxy may look at the proxy. Higher roles are required in all
         organisations of the proxy.
@@ -211,11 +211,11 @@ class Resolver:
         return _visible_proxies(actor, await self._store.proxies(await self.org_id(actor, org)))
 
     async def operator(self, actor: Actor, reference: str, *, role_in: str = EVERY_ORG) -> Operator:
-        """Return the operator with that id or name; in the name, A-Z and a-z compare equal.
+        """Return an operator by id or name; in names, A-Z and a-z compare equal.
 
         `role_in` is the organisation in which the operation changes a role of the operator. If `role_in` is
-        given, the line in the operator log is about that organisation alone. Everybody who may look at that
-        organisation sees the change of the role, even if the operator has roles in other organisations.
+        given, the line in the operator log is only about the organisation `role_in`. Everybody who may look
+        at the organisation `role_in` sees the change of the role.
         """
         operator = await self._store.operator(reference)
         if operator is None or not _may_see(actor, operator):
@@ -231,7 +231,7 @@ class Resolver:
     ) -> ListPage[Operator]:
         """Return a page of the operators that the actor may look at.
 
-        `org_id` limits the page to operators with a role in that organisation or in every organisation.
+        `org_id` limits the page to operators with a role in this organisation or in every organisation.
         """
         if actor.may("admin", None):
             return await self._store.list_operators(query, None, org_id)
@@ -244,7 +244,7 @@ class Resolver:
     # Deleted things
 
     async def deleted(self, actor: Actor, kind: TombstoneKind, reference: str) -> list[Tombstone]:
-        """Return visible deleted things with that id or name, with the latest deletion first."""
+        """Return visible deleted things by id or name, with the latest deletion first."""
         found = [each for each in await self._store.tombstones((reference,)) if _may_see_deleted(actor, each)]
         found = found or await self.deleted_named(actor, reference)
         return [each for each in found if each.kind == kind]
@@ -270,21 +270,21 @@ class Resolver:
         return [each.as_app(names.get(each.ruleset_id or "", "")) for each in dead]
 
     async def deleted_named(self, actor: Actor, name: str) -> list[Tombstone]:
-        """Return visible deleted things that have exactly that name or label."""
+        """Return visible deleted things that have exactly the given name or label."""
         found = await self._store.tombstones_named(name)
         if (label := _LABEL.fullmatch(name)) is not None:
             found += [each for each in await self._store.tombstones_named(label[1]) if each.label == name]
         return [each for each in found if _may_see_deleted(actor, each)]
 
     async def all_deleted(self, actor: Actor, kinds: Collection[str]) -> list[Tombstone]:
-        """Return all visible deleted things of these kinds."""
+        """Return all visible deleted things of the given kinds."""
         found = [each for kind in _NOUNS if kind in kinds for each in await self._store.tombstones_of(kind)]
         return [each for each in found if _may_see_deleted(actor, each)]
 
     async def _deleted_names(
         self, actor: Actor, ids: Collection[str], known: Collection[str], *kinds: TombstoneKind
     ) -> dict[str, str]:
-        """Return names by id for those of the ids whose thing was deleted."""
+        """Return the names of deleted things by id, for those of the ids that belong to a deleted thing."""
         dead = await self._store.tombstones([each for each in ids if each not in known])
         return {each.id: each.label for each in dead if each.kind in kinds and _may_see_deleted(actor, each)}
 

@@ -252,7 +252,7 @@ def _in_words(applied: Ruleset, changed: Applied) -> str:
 
 
 async def active_of(context: OperationContext, org_id: str, name: str) -> Ruleset | None:
-    """Return the ruleset that has exactly that name, with its active version."""
+    """Return the ruleset with exactly the given name, and its active version."""
     found = await context.store.find_rulesets(name, org_id)
     return next((each for each in found if each.name == name), None)
 

@@ -54,7 +54,7 @@ class ProcessDied(Exception):
 class RunProcess:
     """The control plane's side of one worker process.
 
-    The process starts at once, and is ready when it has finished its imports.
+    The worker process starts at once, and is ready when it has finished its imports.
     """
 
     def __init__(self, module: str) -> None:
@@ -84,9 +84,9 @@ class RunProcess:
     async def run(self, function: Callable[..., object], args: Any, kwargs: Any, seconds: float) -> Outcome:
         """Run the function in the worker process, and return its outcome.
 
-        Raise TimeoutError after that number of seconds, and ProcessDied if the process ends. After an
-        exception, kill the process, because it can't be used again. A process that is not ready yet can still
-        be used after the call is cancelled.
+        Raise TimeoutError if the run takes longer than `seconds`, and ProcessDied if the process ends. After
+        an exception, kill the worker process, because the process can't be used again. A process that is not
+        ready yet can still be used after the call is cancelled.
         """
         message = pickle.dumps((seconds, function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         loop = asyncio.get_running_loop()

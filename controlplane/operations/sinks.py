@@ -247,7 +247,7 @@ async def _unknown(context: OperationContext, names: Sequence[str]) -> tuple[str
 
 
 async def _lag(context: OperationContext, sink: AnyTable, position: int) -> tuple[int, int | None]:
-    """Return how many events or notices a sink has not received, and the time of the oldest one."""
+    """Return how many events or notices a sink has not received, and the time of the oldest."""
     if isinstance(sink, WebhookSettings):
         waiting = await context.store.notices_waiting(position)
         return waiting, await context.store.oldest_notice_after(position)

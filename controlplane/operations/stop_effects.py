@@ -245,9 +245,10 @@ async def _reached(
 
 
 def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
-    """Return True if the proxy had the emergency stop when it sent this heartbeat.
+    """Return True if the proxy had the emergency stop when it sent the heartbeat.
 
-    Either the proxy had the current sync version, or its rules were confirmed after the stop was set.
+    The proxy had the stop if its sync version was current, or if its rules were confirmed after the stop was
+    set.
     """
     if heard.received_ms < stopped_ms:
         return False
@@ -258,7 +259,7 @@ def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
 
 
 def _since(heard: Heard, stopped_ms: int) -> int:
-    """Return the time, in Unix ms, at which the proxy had the stop at the latest."""
+    """Return the latest possible time, in Unix ms, at which the proxy received the stop."""
     age = heard.said.sync_age_seconds or 0.0
     synced_ms = round(heard.received_ms - age * 1000)
     return synced_ms if synced_ms >= stopped_ms else heard.received_ms

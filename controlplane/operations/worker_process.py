@@ -33,8 +33,8 @@ _MOST_OF_ONE: Final = 4
 class _Queue:
     """Queue of function runs for one purpose, of which one runs at a time.
 
-    The first run starts a worker process, and later runs use the same process. Each operator runs one
-    function at a time, so an operator with many runs delays only their own runs.
+    The first run of a function starts a worker process, and later runs use the same worker process. Each
+    operator runs one function at a time, so an operator with many runs delays only their own runs.
     """
 
     def __init__(self, advice: str = _ASK_LESS) -> None:
@@ -133,7 +133,7 @@ async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwa
 async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function on an uploaded file in a worker process.
 
-    The function does not delay work on rules, because work on rules has a separate process.
+    Work on rules has a separate worker process, so the function does not delay such work.
     """
     return await _files.do(actor.name, _LONGEST_OF_A_FILE, function, *args, **kwargs)
 
