@@ -5,10 +5,10 @@ signature learns nothing and spends more than the server does. The agent API fir
 timestamp and the form of the signature, which are all in the request head. Then the agent API reads the body
 up to its limit and verifies the signature. The agent API parses no body before it has verified the signature.
 
-Every response to a request with a valid signature is signed, including errors. So a proxy deletes nothing
-because of an intermediary's response. A response to a request without a valid signature is not signed. If
-every response were signed, a caller without the secret could obtain a signature for a request of its choice.
-So a 413 response has no signature, because the server did not read the body of the request.
+Every response to a request with a valid signature is signed, including errors. So a proxy deletes no events
+because of a response that an intermediary made. A response to a request without a valid signature is not
+signed. If every response were signed, a caller without the secret could obtain a signature for a request of
+its choice. So a 413 response has no signature, because the server did not read the body of the request.
 """
 
 from __future__ import annotations

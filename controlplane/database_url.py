@@ -47,7 +47,7 @@ def valid_database_url(text: str) -> str:
 
 
 def address_of(url: str) -> str:
-    """Return the address of the database, without user and password."""
+    """Return the address of the PostgreSQL database, without user and password."""
     parts = _parts(url)
     hosts = ",".join(_hosts(parts))
     port = _parameters(parts).get("port")

@@ -198,7 +198,7 @@ def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
 
     A timestamp in whole seconds stands for any instant of that second, and the sender wrote it just before
     the message arrived. So a difference between two clocks that may be due to whole seconds counts as 0. If
-    the clocks must differ, the smallest possible difference is returned. Because a message needs time in
+    the two clocks must differ, the smallest possible difference is returned. Because a message needs time in
     transit, the sender's clock looks later than it is.
     """
     ahead_ms = timestamp * _SECOND_MS - arrived_ms

@@ -64,7 +64,7 @@ def new_name(name: str, taken: Collection[str]) -> str:
     valid_name(name)
     if name not in taken and looks_like(name) in map(looks_like, taken):
         raise InvalidName(
-            f"{name} looks like a name that is taken, with letters of another case or alphabet:"
+            f"{name} differs from an existing name only by letters of another case or alphabet:"
             " choose a name that differs more"
         )
     return name

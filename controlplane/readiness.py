@@ -27,7 +27,7 @@ class Readiness:
         return web.json_response({"status": "ok", "version": __version__})
 
     async def _ready(self, request: web.Request) -> web.Response:
-        """Respond with 200 if the control plane reaches its store, otherwise with 503."""
+        """Respond with 200 if the store responds, otherwise with 503."""
         if not await self._store_responds():
             return web.json_response({"status": "store unavailable"}, status=503, headers=_RETRY_AFTER)
         return web.json_response({"status": "ready"})

@@ -170,7 +170,7 @@ def _make(path: Path) -> bytes:
     """Write a new key to the key file atomically.
 
     The key file is written under another name and then linked to its own name. So if two processes start at
-    the same time, only one makes the file.
+    the same time, only one makes the key file.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:

@@ -168,7 +168,7 @@ class EventsWriter:
         self._events = 0
 
     def add(self, events: Sequence[bytes]) -> None:
-        """Compress these events and add them after the events of earlier calls.
+        """Compress these events, and add the result after the events of earlier calls.
 
         Other threads can run during the compression of the events.
         """

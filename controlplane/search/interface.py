@@ -45,7 +45,7 @@ class OutboxStore(Protocol):
 class IndexUnavailableError(Exception):
     """Error because the search index can't respond or accept events now.
 
-    A retry of the same call may succeed.
+    A retry of the same call to the index may succeed.
     """
 
 

@@ -57,7 +57,7 @@ def newest(
 def walk(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None = None
 ) -> tuple[list[Row], Key | None]:
-    """Find the newest matches in steps, and return them.
+    """Find the newest events that match a query in steps, and return them.
 
     Each step reads a limited number of events, in the order of pages, until the time is over.
     """

@@ -420,8 +420,8 @@ def _fold_sequence(
     """Add the sequence numbers in a batch to the received ranges of its proxy.
 
     `accepted` is the number of events in the batch that are new. If `accepted` exceeds the count of new
-    sequence numbers, the batch has duplicate sequence numbers. In this case, the proxy has lost its journals,
-    or another proxy runs under its name.
+    sequence numbers, the batch has duplicate sequence numbers. If sequence numbers are duplicate, the proxy
+    has lost its journals, or another proxy runs under its name.
     """
     came = ranges(seq for seq in batch.seqs if seq is not None)
     if not came:

@@ -264,7 +264,7 @@ def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int)
 
 
 def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int, chain: Chain) -> int:
-    """Delete up to `limit` events whose receipt and whose own time are before `before_ms`.
+    """Delete up to `limit` events that were received before `before_ms` and happened before that time.
 
     Return their number. For an event with a time in the future, only the time of its receipt counts. All
     events of a damaged block are deleted together, when the last of these events may be deleted.

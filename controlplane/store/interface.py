@@ -85,7 +85,10 @@ class Conflict(StoreError):
 
 
 class SecondPersonNeeded(Conflict):
-    """Error because a second person has to approve this change. The store made no change."""
+    """Error because a second person has to approve this change.
+
+    In this case, the store has changed nothing.
+    """
 
     def __init__(self, change: Ruleset | None) -> None:
         """Set the text of the error, and the change that needs approval.

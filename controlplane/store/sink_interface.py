@@ -77,7 +77,7 @@ class SinkStore(Protocol):
     async def dead_letters(
         self, sink: str, limit: int, after: int = 0, *, retried: bool = False
     ) -> list[DeadLetter]:
-        """Return the sink's dead letters past a position.
+        """Return the dead letters of the sink after a position.
 
         With `retried`, return those that wait to be sent again.
         """

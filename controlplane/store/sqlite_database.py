@@ -234,7 +234,7 @@ def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]
     """Return the outcome of each job: its result, or the exception because of which it was rolled back.
 
     In the first attempt, the jobs run without a savepoint for each job, which saves a tenth of the time. Few
-    jobs fail. If a job fails, all jobs run again with savepoints.
+    jobs fail. If a job of the group fails, all jobs run again with a savepoint for each.
     """
     results = _attempt(connection, jobs, _run_bare)
     if len(jobs) > 1 and isinstance(results, Exception):
