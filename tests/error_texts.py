@@ -335,8 +335,8 @@ API: Final = {
     ),
     "requestTimeout": Text(
         "The request body did not arrive within `ControlPlane.BodyTimeoutSeconds`.",
-        "Check the network between the client and the control plane. A proxy repeats its own "
-        "request after this error, without any action of an operator.",
+        "Check the network between the client and the control plane. After a 408, a proxy "
+        "repeats its request without any action of an operator.",
     ),
     "payloadTooLarge": Text(
         "The request body is over the size limit that the error message names.",
