@@ -1,8 +1,8 @@
 """Encode the payload of an audit record, and truncate a payload that is larger than a spool segment holds.
 
 In a truncated record, facts that the proxy decided take precedence over texts of the application or the
-upstream. So a request with a path of 64 KB cannot hide the rule that it matched. Each truncated field states
-how much text is missing.
+upstream. So the path of a request, even with 64 KB, cannot hide the rule that the request matched. A
+truncated field of an audit record states how many bytes or items are missing.
 """
 
 from __future__ import annotations

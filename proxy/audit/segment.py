@@ -1,22 +1,20 @@
 """Format of a spool segment file: header, audit records and end marks.
 
-A spool segment is a preallocated file. A reader can read a segment that a writer still extends.
-All numbers are little-endian.
+A spool segment is a preallocated file. A reader can read a segment that a writer still extends. All numbers
+are little-endian.
 
-    0   magic "GWSPOOL1"                  48  u64 ordinal of the first record in the stream
-    8   u32 format version                56  u64 created, Unix ms
-    12  u32 1 once the segment is in use  64  u32 length of the table
-    16  stream id, 16 bytes               68  u32 crc32 of bytes 16..68 and the table
-    32  u32 segment number                72  table: JSON object, organisation -> records before this segment
-    36  u32 offset of the first record
-    40  u64 id prefix of the worker
+0 magic "GWSPOOL1" 48 u64 ordinal of the first record in the stream 8 u32 format version 56 u64 created, Unix
+ms 12 u32 1 once the segment is in use 64 u32 length of the table 16 stream id, 16 bytes 68 u32 crc32 of bytes
+16..68 and the table 32 u32 segment number 72 table: JSON object, organisation -> records before this segment
+36 u32 offset of the first record 40 u64 id prefix of the worker
 
-    record: u32 length, u32 crc32(payload, seeded with the ordinal), u64 ordinal, payload, padding to 8 bytes
-    end:    u32 mark, u32 END_CHECK
+record: u32 length, u32 crc32(payload, seeded with the ordinal), u64 ordinal, payload, padding to 8 bytes end:
+u32 mark, u32 END_CHECK
 
-A writer writes the u32 that makes a header or record valid (`in use`, `length`) last. So a SIGKILL leaves
-only whole records. Some machines show the stores of another processor out of order. A reader on such a
-machine computes a checksum that does not match yet, and reads the record again.
+A writer writes the u32 that makes a header or record valid (`in use`, `length`) last. So a SIGKILL of the
+writer leaves only complete records in the segment. Some processors show the memory writes of another
+processor out of order. A reader on such a processor may compute a checksum that does not match yet, and reads
+the record again.
 """
 
 import fcntl
@@ -98,7 +96,7 @@ def encode_start() -> bytes:
 def encode_rest(header: Header) -> bytes:
     """Return the part of the segment header that follows the `in use` word.
 
-    The function computes `data_offset` itself.
+    `encode_rest` computes `data_offset` itself.
     """
     table = msgspec.json.encode(header.counts)
     fixed = _HEADER_REST.pack(
@@ -116,7 +114,7 @@ def encode_rest(header: Header) -> bytes:
 def header_bytes(organisations: int) -> int:
     """Return the maximum size in bytes of a segment header with this number of organisations.
 
-    Each organisation takes a UUID text and a count.
+    In the segment header, each organisation takes a UUID text and a count.
     """
     return FIXED_HEADER + 64 * (organisations + 1)
 
@@ -282,7 +280,7 @@ class SegmentReader:
         Return False if the rest of the segment has no complete record and no end mark.
 
         Payloads of audit records are JSON text, which contains no NUL. So no payload can look like the header
-        of a record.
+        of an audit record.
         """
         data = os.pread(self._fd, max(0, self._bytes_left()), self.offset)
         position = 8

@@ -3,10 +3,10 @@
 `append` runs on the worker's event loop for every request and makes no system call. Everything that may wait
 for the disk is in `maintain`, which the worker calls outside its event loop.
 
-`append` and `maintain` run at the same time. So only one of the two functions assigns each shared variable,
-and each end of a shared queue belongs to one of them. If requests that end at the same time need more
-segments than are prepared, `append` prepares a segment itself. A short wait for the disk is better than a
-request without an audit event.
+`append` and `maintain` run at the same time. So only one of `append` and `maintain` assigns each shared
+variable and uses each end of a shared queue. If requests that end at the same time need more segments than
+are prepared, `append` prepares a segment itself. A short wait for the disk is better than a request without
+an audit event.
 """
 
 import contextlib
@@ -224,7 +224,7 @@ class SpoolWriter:
     def promise(self, size: int) -> bool:
         """Return True if the spool has room for `size` bytes of a request's audit records.
 
-        If so, the bytes are reserved until `reserve` counts the reserved bytes again.
+        If the result is True, the bytes stay reserved until `reserve` counts the reserved bytes again.
         """
         reserved = self._reserved
         if self._room < reserved + max(size, MAX_FRAME):
@@ -251,8 +251,8 @@ class SpoolWriter:
     def note_silence(self) -> None:
         """Count only prepared segments as room in the spool, because the disk does not respond.
 
-        The worker calls this on its loop if a `maintain` takes longer than SILENT_SECONDS. Until that call of
-        `maintain` ends, it is unknown if the spool has more room.
+        The worker calls `note_silence` on its event loop if a `maintain` takes longer than SILENT_SECONDS.
+        Until that call of `maintain` ends, it is unknown if the spool has more room.
         """
         self._silent = True
         self._spare = 0

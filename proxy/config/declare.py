@@ -5,8 +5,8 @@ The names of keys follow from the names of the dataclass fields: the field `rule
 key `SaasBaseUrl` in the section `[RuleSync]`. The types of keys are str, int, float, bool, Literal of
 strings, results of `parse`, and tuples of these types. The type `X | None` is for an optional key.
 
-A field that is declared by `tables()` is an array of tables, each a dataclass with a key `Name`. Such an
-array is the table `[[Section.Field]]`, or `[[Field]]` if the root dataclass declares it. If the type of an
+A field that is declared by `tables()` is an array of tables, each a dataclass with a key `Name`. An array of
+tables is `[[Section.Field]]` in TOML, or `[[Field]]` if the root dataclass declares it. If the type of an
 array field names several dataclasses, the key `Kind` chooses one of them. A dataclass field that is declared
 by `derived()` has no settings key.
 """

@@ -28,8 +28,8 @@ def placeholder_problems(
 ) -> Iterator[tuple[str, str]]:
     """Yield pairs of setting name and problem, for the loader, if the value is still a placeholder.
 
-    `instead` says which value to write. A secret may look like anything. So it counts as a placeholder only
-    if its whole value is one, and no message repeats a part of it.
+    `instead` says which value to write. A secret may look like anything. So a secret counts as a placeholder
+    only if its whole value is a placeholder, and no message repeats a part of it.
     """
     found = _PLACEHOLDER.fullmatch(value) if secret else _PLACEHOLDER.search(value)
     if found is not None:

@@ -105,7 +105,8 @@ def problem_of(load: Callable[[], object]) -> str:
 def _refuse_other_text(pem: Path) -> None:
     """Refuse a PEM file that begins with a byte order mark or is in UTF-16.
 
-    OpenSSL can't read such a file, and its own error message does not say why.
+    OpenSSL can't read a PEM file in UTF-16 or with a byte order mark, and its own error message does not say
+    why.
     """
     with pem.open("rb") as file:
         begin = file.read(4)

@@ -24,7 +24,10 @@ _NAME: Final = "control plane: sync"
 
 
 async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Finding]:
-    """Send the same sync request as the running proxy. Its ETag keeps the control plane's state unchanged."""
+    """Send the same sync request to the control plane as the running proxy.
+
+    The ETag in the sync request keeps the control plane's state unchanged.
+    """
     url = settings.rule_sync.saas_base_url + SYNC_PATH
     etag = held.etag if held is not None else None
     headers = {"Accept": "application/json", **({"If-None-Match": etag} if etag else {})}

@@ -42,7 +42,7 @@ async def issuers(settings: Settings, snapshot: Snapshot | None) -> Sequence[Fin
 
 
 async def examined(session: aiohttp.ClientSession, pinned: Pinned) -> Finding:
-    """Return a finding that says if the keys of one issuer can be read with this session."""
+    """Return a finding that says if the keys of one issuer can be read with the given session."""
     name = f"issuer: {pinned.described}"
     try:
         keys = json.loads(await read_keys(session, pinned.issuer))["keys"]

@@ -1,9 +1,9 @@
 """Messages between a worker process and the agent over a pair of sockets that outlives both processes.
 
 Every message states a value of its kind, and only the latest value of each kind matters. So a peer process
-that is slow, dead or not started yet delays nothing. A message that does not fit into the socket's buffer
-waits. At most one message per kind and identity (upstream identity or issuer) waits, because a later message
-replaces it.
+that is slow, dead or not started yet does not delay the sender. A message that does not fit into the socket's
+buffer waits. At most one message per kind and identity (upstream identity or issuer) waits, because a later
+message replaces it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
 
 
 class UpstreamTokenRejected(msgspec.Struct, frozen=True, tag="credentialRejected", tag_field="type"):
-    """worker -> agent: the upstream responded with 401 to this generation of the identity's token."""
+    """worker -> agent: the upstream responded with 401 to the named generation of the identity's token."""
 
     identity: str
     generation: int
@@ -38,8 +38,8 @@ class SnapshotUnusable(msgspec.Struct, frozen=True, tag="snapshotUnusable", tag_
 class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
     """agent -> worker: the rules snapshot that the worker must activate.
 
-    The agent sends this message after each sync. So a worker that missed it or could not read the snapshot
-    receives it again.
+    The agent sends a `Rules` message to the workers after each sync. So a worker that missed a `Rules`
+    message or could not read the snapshot receives another message.
     """
 
     generation: int  # 0: the agent has no snapshot, and the active one stays
@@ -66,7 +66,7 @@ class ActiveUpstreamToken(msgspec.Struct, frozen=True, tag="credential", tag_fie
 class UpstreamTokenUnavailable(
     msgspec.Struct, frozen=True, tag="credentialUnavailable", tag_field="type", rename="camel"
 ):
-    """agent -> worker: the agent has no valid token of this upstream identity.
+    """agent -> worker: the agent has no valid token of the named upstream identity.
 
     An upstream token that the worker already has stays valid until it expires.
     """

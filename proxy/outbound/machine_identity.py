@@ -102,7 +102,7 @@ class _Workload(WorkloadIdentityCredential):
 def _failures(what: str, of_400: str = "") -> Iterator[None]:
     """Convert errors of the machine's identity to NoMachineToken.
 
-    The SDK raises the same types for the vault.
+    The SDK raises the same exception types for the key vault and the machine's identity.
     """
     try:
         yield

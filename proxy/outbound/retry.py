@@ -20,7 +20,7 @@ def backoff(failures: int, longest: float, first: float = FIRST_BACKOFF) -> floa
 def jittered(seconds: float, least: float) -> float:
     """Return a random time between the share `least` of `seconds` and all of it.
 
-    So proxies do not act together.
+    The random part of the time keeps the proxies of a fleet from acting together.
     """
     return seconds * random.uniform(least, 1.0)  # noqa: S311 - not a secret
 

@@ -34,7 +34,10 @@ class SecretVersion:
 
 
 class Vault(Protocol):
-    """Key vault whose secrets have versions. Both methods raise VaultError if the vault cannot be read."""
+    """Key vault whose secrets have versions.
+
+    Both methods of a key vault client raise VaultError if the vault cannot be read.
+    """
 
     async def secret(self, name: str, version: str = "") -> VaultSecret:
         """Return the given version of a secret, or the newest version if none is given."""

@@ -1,7 +1,7 @@
 """JSON batching of Microsoft Graph: parse a batch strictly, and rebuild it byte by byte.
 
 A sub-request is evaluated like a request of its own, so the proxy and the upstream must read it in the same
-way. A batch that another parser might read differently is refused. Examples of such a batch:
+way. A batch that another parser might read differently is refused. Examples of a refused batch:
 
 - a member name that occurs twice or in another letter case
 - a `url` with the address of another server
@@ -361,7 +361,7 @@ def _part(entry: _Entry, version: str, bases: tuple[str, ...]) -> BatchPart:
 
 
 def _header_cuts(entry: _Entry, names: Set[str]) -> list[tuple[int, int, bytes]]:
-    """Return the cuts that remove all headers of these names, in any letter case."""
+    """Return the cuts that remove all headers with the given names, in any letter case."""
     where = entry.members.get("headers")
     if where is None or entry.text("headers") is None:
         return []

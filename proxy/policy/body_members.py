@@ -2,9 +2,9 @@
 
 - The check compares member names without regard to letter case, as in conditions. Each occurrence of a
   member name counts.
-- The check ignores `@odata.type`, which states the type of an object and writes nothing. It also ignores
-  `NAME@odata.type` of a listed NAME. Every other annotation counts as a member. For example, a rule must list
-  `members@odata.bind` by that name.
+- The check ignores `@odata.type`, which states the type of an object and writes nothing. The check also
+  ignores `NAME@odata.type` of a listed NAME. Every other annotation counts as a member. For example, a rule
+  must list `members@odata.bind` by that name.
 - `passwordProfile.password` lists one member of an object. A text, a number or null in the place of the
   object writes the whole object, and counts as an unlisted member. In an array, each item is such an object.
 - An empty body, `null` and `{}` have no members. A body that is only a bare value or text counts as one

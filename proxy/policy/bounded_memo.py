@@ -39,7 +39,7 @@ class BoundedMemo(Generic[K, V]):
         self._when_full = when_full
 
     def keep(self, key: K, value: V) -> bool:
-        """Store the value under this key, in place of any previous value.
+        """Store the value under its key, in place of any previous value.
 
         Return False if the memo did not store the value.
         """

@@ -37,10 +37,10 @@ def asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
 
 
 def counts_for(candidate: Candidate, reading: Reading) -> bool:
-    """Return False if the upstream never uses this interpretation and the rule does not spell it out.
+    """Return False if the upstream never uses the path interpretation and the rule does not spell it out.
 
-    A rule still applies if it spells out segments that only this interpretation produces. A wildcard of a
-    rule does not match in such an interpretation, because it does not stand for half of an id.
+    A rule still applies if it spells out segments that only the unused interpretation produces. A wildcard of
+    a rule does not match segments of an unused interpretation, because it does not stand for half of an id.
     """
     entry, start = candidate.entry, reading.changed_from
     if not reading.kind & UNTAKEN or start == 0:

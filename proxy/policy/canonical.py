@@ -3,7 +3,8 @@
 An *interpretation* is one way in which a server may read a target. For example, a server may decode before it
 splits, or treat a backslash as a slash. A verdict must hold for every interpretation of the target that the
 upstream may use (`Interpretations`). An interpretation that the upstream never uses refuses nothing by
-itself. Such an interpretation counts only for a rule that spells out the segments to which it leads.
+itself. An interpretation that the upstream never uses counts only for a rule that spells out the segments to
+which it leads.
 
 In this module, a `Reading` holds one interpretation of a target. In one interpretation, a resource may have
 several *names*: a file has a name by its path and a name as an item. A rule that matches any of a resource's
@@ -203,14 +204,14 @@ class Target:
         return readings
 
     def may_end_in(self, word: str) -> bool:
-        """Return True if the last path segment in any interpretation is this folded word."""
+        """Return True if the last path segment in any interpretation is the folded `word`."""
         return any(name.folded[-1:] == (word,) for reading in self.readings for name in reading.names)
 
     @property
     def options(self) -> dict[str, tuple[str, ...]]:
         """Query options of the target by `option_name`.
 
-        Each has all occurrences and interpretations of its values.
+        Each query option has all occurrences and interpretations of its values.
         """
         options = self._options
         if options is None:
@@ -221,7 +222,7 @@ class Target:
     def as_taken(self) -> Target:
         """The target, with the query options that the upstream itself reads.
 
-        If the upstream never decodes twice, this leaves out query options and values that only a second
+        If the upstream never decodes twice, the target has no query options and values that only a second
         decoding produces.
         """
         found = self._as_taken
@@ -309,7 +310,7 @@ def _odd_target(
 def _may_be_tenant(segment: str) -> bool:
     """Return True if the segment may name a tenant after the version, as in `/v1.0/myorganization/users`.
 
-    In that case, the path without the tenant segment names the same resource.
+    If a segment names a tenant, the path without the tenant segment names the same resource.
     """
     return (
         "." in segment
@@ -499,8 +500,8 @@ def _common(one: Name, other: Name) -> int:
 def _spellings(path: str, room: _Room, taken: int) -> Iterator[_Segments]:
     """Yield the path, split, decoded and normalised in every order that a server may use.
 
-    Each resulting list of segments occurs once. If two kinds of interpretation have the same segments, the
-    kind that more rules must consider remains.
+    The function yields each resulting list of segments once. If two kinds of interpretation have the same
+    segments, the kind that more rules must consider remains.
     """
     known: dict[str, list[int]] = {}
     for decoded in _decodings(path, taken):
@@ -718,7 +719,8 @@ def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
     """Return every combination of the segments' interpretations, with all names of each combination.
 
     The path `items/x:/permissions/a.txt` names the file `a.txt`, so no rule for permissions may allow it. No
-    wildcard matches `x:` or `root:` as an id. A rule for permissions may block this path.
+    wildcard matches `x:` or `root:` as an id. A rule for permissions may block the path
+    `items/x:/permissions/a.txt`.
     """
     forms = []
     loosely: list[Name] = []
@@ -910,8 +912,8 @@ def _name_decoded(name: str) -> str:
 def _value_readings(value: str, *, as_taken: bool = False) -> tuple[str, ...]:
     """Return the interpretations of a query option's value.
 
-    These interpretations are the value as OData reads it, as a form does (`+` is a space), and decoded as
-    often as possible.
+    The interpretations of a value are the value as OData reads it, as a form does (`+` is a space), and
+    decoded as often as possible.
     """
     once = _leniently_decoded(value)
     if as_taken:

@@ -68,8 +68,8 @@ class Entry:
     def path_holds(self, name: Name, method: str) -> int:
         """Return whether the pattern and the conditions on path parameters hold for this name of a path.
 
-        A path segment that names an operation in the place of a key may be a key. So the result is
-        INDETERMINATE: a blocking rule applies, but an allowing rule does not.
+        A path segment that names an operation in the place of a key may be a key. If the operation may be a
+        key, the result is INDETERMINATE: a blocking rule applies, but an allowing rule does not.
         """
         if name.relations and any(at in name.relations for at in self.keys):
             return NO
@@ -183,7 +183,7 @@ def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
 
 
 def asks_as_taken(rule: Rule, part: Part) -> bool:
-    """Return whether this part of a rule evaluates the query only as the upstream reads it."""
+    """Return whether a part of a rule evaluates the query only as the upstream reads it."""
     return rule.verdict == "allow" and isinstance(part, Condition) and part.source == "query"
 
 

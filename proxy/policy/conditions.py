@@ -172,7 +172,7 @@ def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Chec
 def for_an_allow(check: Check, option: str) -> Check:
     """Return the check of a query option for a rule with the verdict `allow`.
 
-    An interpretation of the query that the upstream never uses does not affect the result of this check.
+    An interpretation of the query that the upstream never uses does not affect the result of the check.
     """
     name = option_name(option)
 

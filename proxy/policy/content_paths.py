@@ -123,7 +123,7 @@ def handed_over(names: Iterable[Name]) -> dict[str, str]:
 
 
 def addresses_within(names: Iterable[Name]) -> tuple[str, ...]:
-    """Return the property paths of content addresses in responses to requests of these names."""
+    """Return the property paths of content addresses in responses to requests of the given names."""
     words = {word for name in names for word in name.folded}
     paths: dict[str, None] = {}
     for address in GRAPH_FACTS.addresses:

@@ -58,7 +58,7 @@ def expansions_of(text: str) -> tuple[Expansion, ...]:
 def _read_with(text: str, each: tuple[str, ...]) -> dict[Expansion, None]:
     """Return the relations that any of the possible parsers finds in a value of `$expand`.
 
-    The text is refused only if all of these parsers reject it.
+    The text of `$expand` is refused only if all possible parsers reject it.
     """
     read: dict[Expansion, None] = {}
     refusals: list[MalformedTarget] = []

@@ -96,7 +96,7 @@ class RequestFacts:
     def as_taken(self) -> RequestFacts:
         """Return the facts of the request with the query options as the upstream reads them.
 
-        Such facts are only for conditions on the query, and have no body.
+        The returned facts are only for conditions on the query, and have no body.
         """
         target = self.target.as_taken
         if target is self.target:
@@ -118,7 +118,7 @@ class RequestFacts:
         return other
 
     def take_document(self, document: object) -> None:
-        """Use an object in the body of another request as the body of this request."""
+        """Use an object in the body of another request as the body of the implied request."""
         self._document = _Document(None, self._looks or Looks())
         self._document.root = document
 
@@ -136,7 +136,7 @@ class RequestFacts:
     def document(self) -> object:
         """The parsed JSON body of the request; None without a body.
 
-        Reading this property may raise MalformedBody or BodyNeeded.
+        Reading the property `document` may raise MalformedBody or BodyNeeded.
         """
         return self._read().root
 

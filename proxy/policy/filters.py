@@ -144,7 +144,7 @@ class CompiledFilter:
     def apply_by_reading(self, body: bytes) -> Filtered:
         """Filter a response body like `apply`, but member by member.
 
-        This method works for any response, and is the reference for the faster method `apply`.
+        `apply_by_reading` works for any response, and is the reference for the faster method `apply`.
         """
         return self._named(self._applied_by_reading(body))
 
@@ -312,7 +312,7 @@ class _Level:
         return self
 
     def fate(self, token: bytes) -> Fate | _Level:
-        """Return the fate of the member of this name: it stays, is removed, or must be examined."""
+        """Return the fate of the member of a JSON object: it stays, is removed, or must be examined."""
         fate = self._fates.entries.get(token)
         if fate is None:
             fate = self.decide(json_text.decoded_string(token))
@@ -470,7 +470,7 @@ class _Walk:
         self._cuts.append((start, end))
 
     def _member(self, level: _Level, name: re.Match[bytes]) -> tuple[bool, int]:
-        """Return True if the member of this name stays, and the end of the member."""
+        """Return True if the member of the given name stays, and the end of the member."""
         fate = level.fate(name[1])
         if fate is level.value_fate:
             fate = self._fate_of_value(level, name.end())

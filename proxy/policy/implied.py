@@ -60,8 +60,8 @@ _HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # a host, with or
 class Searched(NamedTuple):
     """Words that find the rules for a type of a Microsoft Search request.
 
-    The path patterns of these rules end with one of `words`, or with `**` after one of `holders`. The path
-    patterns of these rules contain one of `among`, and none of `apart`.
+    The path patterns of rules for a searched type end with one of `words`, or with `**` after one of
+    `holders`. The path patterns of rules for a searched type contain one of `among`, and none of `apart`.
     """
 
     words: frozenset[str]
@@ -208,7 +208,7 @@ class Below:
         self.stricter_words = stricter_words  # words that lead to a rule that blocks or filters
 
     def is_relation(self, word: str) -> bool:
-        """Return True if an object under this member name in a request body is a separate entity."""
+        """Return True if an object under the given member name in a request body is a separate entity."""
         return word in self.words
 
     def may_be_named_in(self, body: bytes) -> bool:
@@ -219,7 +219,7 @@ class Below:
 def query_may_imply(query: str, words: Set[str]) -> bool:
     """Return False if a query certainly expands no relation and contains none of the words.
 
-    This function does not parse the query options.
+    `query_may_imply` does not parse the query options.
     """
     # Fast path for common queries, in a third of the time (bench/test_request.py): `$expand` needs an x.
     if not words and "x" not in query and "X" not in query and "%" not in query:
@@ -383,7 +383,7 @@ def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
 def _probe(target: Target, cause: str, relation: tuple[str, ...], rest: tuple[str, ...]) -> Implied:
     """Return an implied read of a relation that names the rest of a path.
 
-    Query guards of filters evaluate this read.
+    The query guards of filters evaluate this implied read.
     """
     return _implied_below(
         target,
@@ -494,12 +494,12 @@ def searches(name: Name) -> bool:
 
 
 def is_stream(name: Name) -> bool:
-    """Return True if a body written to this path is the content of a stream, and names no property."""
+    """Return True if a body written to the given path is the content of a stream, and names no property."""
     return bool(name.folded) and name.folded[-1] in _STREAMS
 
 
 def holds_bytes(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return True if a request body of this media type is certainly not an entity."""
+    """Return True if a request body of the given media type is certainly not an entity."""
     types = [value for name, value in headers if name.lower() == b"content-type"]
     return len(types) == 1 and _BYTES.match(types[0]) is not None and b"," not in types[0]
 
@@ -511,7 +511,7 @@ def says_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 def may_imply(body: bytes, words: Set[str]) -> bool:
     """Return False if the request body certainly names no relation.
 
-    This function does not parse the body.
+    `may_imply` does not parse the request body.
     """
     lowered = body.lower()
     if b"\\u" in lowered or b"odata.bind" in lowered or b"@bind" in lowered or b"@delta" in lowered:

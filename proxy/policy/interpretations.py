@@ -35,7 +35,7 @@ def parse_interpretation(name: str) -> str:
 
 
 def bits(names: Iterable[str]) -> int:
-    """Return the bits of the path interpretations with these names."""
+    """Return the bits of the path interpretations with the given names."""
     taken = 0
     for name in names:
         taken |= _BITS[name]

@@ -210,7 +210,7 @@ def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
 
 
 class ColonForm(NamedTuple):
-    """One name of a path that contains a file path between colons, such as `root:/a/b:`."""
+    """One name of a path that contains the path of a file between colons, such as `root:/a/b:`."""
 
     texts: list[str]
     files: frozenset[int]  # positions of segments that name files
@@ -341,7 +341,7 @@ def _before_semicolon(text: str) -> str:
 
 
 def unquoted_literal(text: str) -> str | None:
-    """Return the value of an OData string literal (`'O''Brien'`). Return None for any other text."""
+    """Return the value of an OData string literal such as `'O''Brien'`, or None for any other text."""
     if len(text) < 2 or text[0] != "'" or text[-1] != "'":
         return None
     inner = text[1:-1]

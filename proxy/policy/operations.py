@@ -42,7 +42,7 @@ _NOT_COLLECTIONS: Final = frozenset(("v1.0", "beta", "me", "root", "manager", "d
 def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
     """Return the positions of the wildcards in a path pattern that may match a key.
 
-    These wildcards follow a literal segment, or a wildcard that cannot itself match a key.
+    The wildcards that may match a key follow a literal segment, or a wildcard that cannot itself match a key.
     """
     found: list[int] = []
     for at in range(len(segments)):

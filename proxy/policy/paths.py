@@ -95,7 +95,7 @@ def _words(text: str) -> list[str]:
 def _folded_names(word: str) -> tuple[tuple[str, ...], ...]:
     """Return the names of a segment of a rule's path, read like a request's: `delta()` is also `delta`.
 
-    Most literal segments of a ruleset occur in many of its paths. Parsing such a segment takes half of the
+    Most literal segments of a ruleset occur in many of its paths. Parsing a literal segment takes half of the
     time to compile a rule, so results are cached.
     """
     return _read_names_cached(word) if len(word) <= _MAX_CACHED_WORD else _read_names(word)

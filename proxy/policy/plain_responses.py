@@ -1,9 +1,9 @@
 """Filter a response of any format: JSON without hidden properties, or values that are not a hidden property.
 
-A filter finds properties by their names in the response. A number, a text or a list of such values has no
-property names, so only the request path shows its meaning. OData returns plain values for a property that the
-path names, for a function or an action, and for `/$count`. A response of plain values passes if the path does
-not name a hidden property. Every other response without property names, such as plain values in place of an
+A filter finds properties by their names in the response. A number, a text or a list of them has no property
+names, so only the request path shows its meaning. OData returns plain values for a property that the path
+names, for a function or an action, and for `/$count`. A response of plain values passes if the path does not
+name a hidden property. Every other response without property names, such as plain values in place of an
 entity, may be the hidden property itself. It fails.
 """
 
@@ -106,7 +106,7 @@ Asked = tuple[str, Target]  # method of the request in capitals, and its target
 
 
 class NamesHidden(Exception):
-    """The path may name a hidden property. The rule that hides this property blocks the request."""
+    """The path may name a hidden property. The rule that hides the property blocks the request."""
 
 
 class MediaType(NamedTuple):
@@ -139,8 +139,8 @@ def without_hidden(
 
     Raise FilterFailed if the body may contain a hidden property that the filter cannot find. Raise
     NamesHidden if the request path may name a hidden property. Raise ItemNotFound if a read led to an object
-    that the filter does not keep. A write to such an object has already been done, so its response shows no
-    property of the object.
+    that the filter does not keep. A write to an object that the filter does not keep has already been done,
+    so its response shows no property.
     """
     if kind.is_json:
         if kind.is_verbose:
@@ -161,7 +161,7 @@ def without_hidden(
 
 
 def _require_plain(transforms: Transforms, asked: Asked, body: bytes, plain: PlainValues) -> None:
-    """Raise unless the path requests plain values that are not a hidden property."""
+    """Raise an error unless the path requests plain values that are not a hidden property."""
     if _NOTHING.fullmatch(without_mark(body)):
         return
     if transforms.keep:
@@ -187,7 +187,7 @@ def _has_plain_values(word: str | None) -> bool:
 
 
 def _require_property(transforms: Transforms, asked: Asked, path: Shaped, failure: FilterFailed) -> None:
-    """Raise unless the path leads to a property or function that the filter does not hide."""
+    """Raise `failure` unless the path leads to a property or function that the filter does not hide."""
     # a path with ) at its end is a call and not a cast
     if not asked[1].path.removesuffix(f"/{_RAW}").endswith(")"):
         path = _without_cast(path)
@@ -212,7 +212,7 @@ def _may_end_in_key(path: Shaped) -> bool:
 
 
 def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes) -> None:
-    """Raise unless the response body is a count, one value of a property, a picture or a sound."""
+    """Raise an error unless the response body is a count, a value of a property, a picture or a sound."""
     if transforms.keep:
         raise FilterFailed("the response is not JSON, and the filter keeps items by their properties")
     ends = _ends(asked)
@@ -255,7 +255,7 @@ def _with_extensions(path: Shaped) -> Shaped:
 def _without_cast(path: Shaped) -> Shaped:
     """Remove a cast (the name of a type) from the end of a path.
 
-    Without the cast, the path leads to the same objects (OData 4.01 Part 1 §11.2.2).
+    A path without the cast leads to the same objects (OData 4.01 Part 1 §11.2.2).
     """
     while (last := path.shape[-1]) is not None and last.startswith(_CAST):
         path = path.parent

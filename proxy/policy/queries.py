@@ -171,7 +171,7 @@ def _calls_search(name: Name) -> bool:
 def _spaced(value: str) -> str:
     """Replace each `+` in a query value by a space, so that the value's interpretations become equal.
 
-    If the `+` does not stand for a space, this replacement does not change the names that are found.
+    If the `+` does not stand for a space, the replacement does not change the names that are found.
     """
     return value.replace("+", " ") if "+" in value else value
 
@@ -236,8 +236,8 @@ def _collect_searched(text: str, named: Named, names: set[str]) -> None:
     """Collect the names of the properties that a `$search` value names.
 
     Raise Unresolved if a search word names no property, because such a word is searched for in all
-    properties, including hidden ones. In a search of messages, this applies to each word except the first of
-    `"subject:one two"`, where quotes contain a query.
+    properties, including hidden ones. In a search of messages, each word except the first of `"subject:one
+    two"` names no property, because quotes contain a query.
     """
     words = _SEARCH_WORD.findall(with_words_whole(text))
     named.take(len(words))

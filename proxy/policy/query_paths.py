@@ -116,8 +116,8 @@ class Named:
     def add(self, option: str, text: str, base: Path | None = ()) -> None:
         """Collect the property names in the value of a query option.
 
-        `base` is the path to which the property names are relative, or None if this path is not certain.
-        Raise Unresolved.
+        `base` is the path to which the property names are relative, or None if the path is not certain. Raise
+        Unresolved.
         """
         text = with_words_whole(text)
         mode = _MODES.get(option, _Mode.EXPRESSION)
@@ -308,7 +308,7 @@ class _Walk:
     def _pass_cast(self, path: Path | None, after: str) -> None:
         """Process a cast in a property path.
 
-        It changes the type of the preceding object; the property stays.
+        A cast changes the type of the preceding object; the property stays.
         """
         self._path = path
         if after != "(":
@@ -364,7 +364,9 @@ class _Walk:
             self._named.loose.add(word)
 
     def _is_language(self, name: str, word: str, before: str, after: str) -> bool:
-        """Return whether the word is a keyword or a variable at this place. Process the word if so.
+        """Return whether the word is a keyword or a variable at its place in the query.
+
+        If the word is a keyword or variable, process it.
 
         A property may have a name that is also a keyword, such as `date`, `has` or `null`.
         """

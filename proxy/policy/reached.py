@@ -110,7 +110,7 @@ def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int
 
 
 def reaches_member(steps: Sequence[Step], owner: int, member: int) -> int:
-    """Return whether one of the path's steps is this relation or property of `owner`."""
+    """Return whether one of the path's steps is the given relation or property of `owner`."""
     best = NO
     for step in steps:
         if step.kind == INDETERMINATE:
@@ -230,7 +230,7 @@ class _Walk:
         return Step(CAST, type_, self._place == _MANY)
 
     def _derived_has_operation(self, simple: str, number: int) -> bool:
-        """Return True if the schema binds an operation of this name to collections of a derived type."""
+        """Return True if the schema binds an operation of the given name to collections of a derived type."""
         model = self._model
         first, last = model.operations_of(number)
         for each in range(first, last):

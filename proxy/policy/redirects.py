@@ -1,6 +1,6 @@
 """Detect redirects that bypass the proxy.
 
-A client that follows such a redirect receives content that no filter has examined.
+A client that follows a redirect past the proxy receives content that no filter has examined.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCHEME: Final = re.compile(r"[^/?#]*:")
 
 
 def is_redirect(status: int) -> bool:
-    """Return True if a client may follow the Location of a response with this status."""
+    """Return True if a client may follow the Location of a response with the given status."""
     return 300 <= status < 400 and status != 304
 
 

@@ -82,7 +82,7 @@ class ResourceModel:
     def __init__(self, data: bytes, digest: str) -> None:
         """Load the flat form of a schema.
 
-        Raise DamagedModel if the bytes are not the flat form with this digest.
+        Raise DamagedModel if the bytes are not the flat form with the given digest.
         """
         if len(data) > MAX_BYTES or digest_of(data) != digest:
             raise DamagedModel("the digest of the schema differs from the expected digest")
@@ -140,7 +140,7 @@ class ResourceModel:
         return self._space_of(folded.rpartition(".")[0]) == self.operation_space(operation)
 
     def types_named(self, folded: str) -> tuple[int, ...]:
-        """Return all schema types with this name in lower case, in any namespace."""
+        """Return all schema types with the given lower-case name, in any namespace."""
         name = self.name_id(folded)
         first = self._first(self._types, TYPE_WORDS, 0, self.types, name)
         last = first
@@ -168,7 +168,7 @@ class ResourceModel:
         return self._words[self._types + TYPE_WORDS * type_ + 4], self._end_of(type_)
 
     def derived_of(self, type_: int) -> list[int]:
-        """Return the schema types that have this type as their base type."""
+        """Return the schema types that have the given type as their base type."""
         derived = self._derived
         if derived is None:
             derived = {}
@@ -180,7 +180,7 @@ class ResourceModel:
         return derived.get(type_, [])
 
     def holders_of(self, type_: int) -> list[int]:
-        """Return the schema types that declare a member of this type."""
+        """Return the schema types that declare a member of the given type."""
         holders = self._holders
         if holders is None:
             holders = {}
@@ -198,7 +198,7 @@ class ResourceModel:
         return root if root < self.roots and self._words[self._roots + ROOT_WORDS * root] == name else _NO
 
     def operations_of(self, name: int) -> tuple[int, int]:
-        """Return the range of rows of the schema's operations with this name."""
+        """Return the range of rows of the schema's operations with the given name."""
         first = self._first(self._operations, OPERATION_WORDS, 0, self.operations, name)
         return first, self._first(self._operations, OPERATION_WORDS, first, self.operations, name + 1)
 
@@ -369,7 +369,7 @@ class ResourceModel:
                 raise DamagedModel(f"type {type_} of the schema has an invalid reference")
             before, members = order, first
         if self.members and (not self.types or words[self._types + 4]):
-            raise DamagedModel("members of the schema have no type")
+            raise DamagedModel("the schema has members that belong to no type")
         for type_ in range(self.types):
             up, steps = self.base_of(type_), 0
             while up >= 0:

@@ -104,7 +104,7 @@ class RuleFinder:
 
     @property
     def word(self) -> Callable[[str], str | None]:
-        """Function that returns a path segment if a rule or a schema has this name; otherwise None."""
+        """Function that returns a path segment if a rule or a schema has that name; otherwise None."""
         return self._word_of if self._of_things else self._words.get
 
     def known(self, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class RuleFinder:
         return tuple([each if each in _ANY_SEGMENTS else word(each) or "/" for each in words])
 
     def _word_of(self, segment: str) -> str | None:
-        """Return the path segment if a rule or a schema has this name."""
+        """Return the path segment if a rule or a schema has a name that is equal to it."""
         return self._words.get(segment) or (segment if self.things.knows(segment) else None)
 
     def plan_of_readings(
@@ -213,7 +213,7 @@ class RuleFinder:
         return found
 
     def openings(self, method: str, readings: Sequence[Reading]) -> tuple[Opening, ...]:
-        """Return the ways in which a response to a request for these paths opens content without a token.
+        """Return the ways in which a response to a request for the given paths opens content without a token.
 
         The result is empty if no rule spells out the path of the content.
         """
@@ -429,7 +429,7 @@ class _BodyOf(Enum):
 class ImpliedOfPlan(ImpliedRules):
     """Finder of the requests that the requests of one plan imply.
 
-    It remembers the plans of these implied requests.
+    The finder remembers the plans of the implied requests.
     """
 
     __slots__ = (

@@ -66,7 +66,7 @@ class BodyOnly(msgspec.Struct, frozen=True):
 
 
 class Until(msgspec.Struct, frozen=True):
-    """The end of a rule: the rule matches before this time, and not at this time or later."""
+    """The end of a rule: the rule matches before the end time, and not at that time or later."""
 
     end: float  # Unix time in seconds
 

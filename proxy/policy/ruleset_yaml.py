@@ -229,8 +229,8 @@ def read_shape(shape: type[S], value: object) -> S:
 def _unless_many(value: Any, read: Callable[[Any], T], info: ValidationInfo) -> T:
     """Skip further values after very many errors, because pydantic would keep all errors in memory.
 
-    This validator wraps every part of a ruleset that may occur often. The validator must not wrap a choice of
-    types, because an error in one type is not an error of the text.
+    The validator `_unless_many` wraps every part of a ruleset that may occur often. The validator must not
+    wrap a choice of types, because an error in one type is not an error of the text.
     """
     errors = cast(_Errors, info.context)
     if errors.count >= _MOST_ERRORS:
@@ -337,7 +337,10 @@ def _text_like(pattern: str) -> WithJsonSchema:
 
 
 def _scalar_like(pattern: str = "", **more: JsonValue) -> WithJsonSchema:
-    """Return the JSON Schema of a text for editors. It accepts numbers and booleans as they are written."""
+    """Return the JSON Schema of a text for editors.
+
+    The JSON Schema accepts numbers and booleans as they are written.
+    """
     schema: dict[str, JsonValue] = {"type": ["string", "number", "boolean"]}
     return WithJsonSchema(schema | ({"pattern": f"^(?:{pattern})$"} if pattern else {}) | more)
 

@@ -2,9 +2,10 @@
 
 A shape is the list of the members that JSON objects at one place have, in their order. The filter decodes a
 response into structs made for its shape, in which every value is a span of the original text, and encodes it
-again. If the encoded text is equal to the original bytes, the shape describes the whole response. Such a
-response has no unknown or duplicate member name, and no other order or spelling. In this case, the filter
-unsets the hidden members and encodes the rest. Responses of an unknown shape are filtered member by member.
+again. If the encoded text is equal to the original bytes, the shape describes the whole response. A response
+that a shape describes has no unknown or duplicate member name, and no other order or spelling. If the shape
+describes the response, the filter unsets the hidden members and encodes the rest. Responses of an unknown
+shape are filtered member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
 uniform whitespace is made compact for the comparison, and formatted again afterwards.
@@ -151,7 +152,7 @@ class Plan:
         """Filter a response body, which must be UTF-8.
 
         Return the filtered body with the bits of the paths for which a member was removed. Return None if the
-        body does not have the shape of this plan.
+        body does not have the shape of the filter plan.
         """
         opening = _OPENING.match(body)
         if opening is None:
@@ -188,7 +189,7 @@ class Plan:
 
 
 def learn(body: bytes, level: Level) -> Plan | None:
-    """Return a filter plan for responses like this one, or None if its shape cannot be used."""
+    """Return a filter plan for responses of the same shape, or None if the shape cannot be used."""
     try:
         shape = _learn_shape([Raw(body)], level)
     except _NOT_THIS_SHAPE:
@@ -238,7 +239,7 @@ def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
 
 
 def _objects_in(values: list[Raw]) -> list[Raw] | None:
-    """Return the JSON objects among these values and within arrays among them.
+    """Return the JSON objects among the given values and within arrays among them.
 
     Return None if one of the values is neither an object, an array nor null.
     """

@@ -127,12 +127,12 @@ def _member_held(things: Things, member: int, owner: int) -> int:
 
 
 def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
-    """Return True if the next step of the path narrows the objects of this step."""
+    """Return True if the next step of the path narrows the objects of the given step."""
     return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
 
 
 def allowed_by(things: Things, path: ReachedPath) -> bool:
-    """Return True if the rule names every thing that a request for this path certainly reads or writes."""
+    """Return True if the rule names every thing that a request for the path certainly reads or writes."""
     if not path.certain or not path.steps:
         return False
     covered = named = False

@@ -151,7 +151,7 @@ class ThingRules:
         self._rules.append(ThingRule(index, verdict, match, transforms, self._resolvers))
 
     def knows(self, segment: str) -> bool:
-        """Return True if the things that a path reaches may depend on this segment, in lower case."""
+        """Return True if the things that a path reaches may depend on the given segment, in lower case."""
         if segment in _OPTIONS or segment in _NO_THINGS or segment in self._roots:
             return True
         simple = segment.rpartition(".")[2] if "." in segment else segment
@@ -190,7 +190,7 @@ class ThingRules:
         return tuple(found)
 
     def is_relation(self, names: tuple[Name, ...], word: str) -> bool:
-        """Return True if the objects at the end of a path have a relation of this name."""
+        """Return True if the objects at the end of a path have a relation with the name `word`."""
         path = self.reached(names)
         if path is None or path.end_type < 0:
             return False
@@ -314,11 +314,11 @@ class ThingRules:
         return touched
 
     def _naming_member(self, digest: str, member: int) -> tuple[int, ...]:
-        """Return the positions of the rules that name this relation or property."""
+        """Return the positions of the rules that name the given relation or property."""
         return tuple([at for at, rule in enumerate(self._rules) if member in rule.things[digest].members])
 
     def _naming(self, digest: str, type_: int) -> tuple[int, ...]:
-        """Return the positions of the rules that name this type, or a stream of its objects."""
+        """Return the positions of the rules that name the given type, or a stream of its objects."""
         found: list[int] = []
         for at, rule in enumerate(self._rules):
             things = rule.things[digest]

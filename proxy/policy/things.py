@@ -33,7 +33,7 @@ class Resolver:
         return self._types
 
     def types_of(self, name: str) -> tuple[int, ...]:
-        """Return the schema types with this simple or qualified name, in any letter case."""
+        """Return the schema types with the given simple or qualified name, in any letter case."""
         folded = name.lower()
         if "." not in folded:
             return self.model.types_named(folded)
@@ -41,7 +41,7 @@ class Resolver:
         return (type_,) if type_ >= 0 else ()
 
     def members_of(self, name: str) -> list[tuple[int, int]]:
-        """Return the type and the relation or property of each `type.member` with this name."""
+        """Return the type and the relation or property for each `type.member` with the given name."""
         owner, _, simple = name.lower().rpartition(".")
         number = self.model.name_id(simple)
         if not owner or number < 0:
@@ -124,7 +124,10 @@ class Resolver:
         members[member] = Member(member, owners, bases - owners)
 
     def _elsewhere(self, types: frozenset[int]) -> Iterator[int]:
-        """Yield relations that lead only to other types. Their declared type is a base of the given types."""
+        """Yield relations that lead only to other types.
+
+        The declared type of these relations is a base of the given types.
+        """
         for name, targets in self.facts.targets.items():
             found = [type_ for target in targets for type_ in self.types_of(target)]
             if found and types.isdisjoint(self._types.with_derived(found)):

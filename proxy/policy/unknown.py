@@ -5,8 +5,8 @@ every request that the event may describe, and runs once for each combination of
 combinations have the same outcome, the unknown facts make no difference.
 
 Possible values are tried when a check needs an unknown fact: first whether the value exists, then the result
-of each comparison with it. The same comparison has the same assumed result everywhere. An unknown body is
-assumed to be JSON.
+of each comparison with it. The evaluation assumes the same result for the same comparison everywhere. An
+unknown body is assumed to be JSON.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class PossibleFacts:
         self._known.clear()
 
     def ask(self, key: _Key, fact: str, ways: int) -> int:
-        """Return the number of the value that this evaluation assumes for an unknown fact."""
+        """Return the number of the value that the current evaluation assumes for an unknown fact."""
         way = self._known.get(key)
         if way is None:
             if self._at == len(self._made):
@@ -171,7 +171,7 @@ def every_way(evaluate: Callable[[], T], possible_facts: PossibleFacts) -> Ways[
 def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
     """Return the unknown facts that make a difference.
 
-    Different values of such a fact lead to different sets of outcomes.
+    Different values of a returned fact lead to different sets of outcomes.
     """
     if len({outcome for _, outcome in runs}) == 1:
         return set()
@@ -188,7 +188,7 @@ def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
 
 
 def is_unknown(part: Part, request: RequestFacts, response: ResponseFacts | None) -> bool:
-    """Return whether this part of a rule needs an unknown fact."""
+    """Return whether a part of a rule needs an unknown fact."""
     if not isinstance(request, PartlyKnownRequest):
         return False
     if isinstance(part, TimeGate | Until):

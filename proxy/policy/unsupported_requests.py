@@ -13,7 +13,7 @@ _METHOD_OVERRIDES: Final = frozenset((b"x-http-method", b"x-http-method-override
 
 
 def names_method_override(field: bytes) -> bool:
-    """Return whether a service may read the request's method from a header field of this name.
+    """Return whether a service may read the request's method from a header field of the given name.
 
     A service that stores header fields as environment variables treats an underscore like a hyphen (RFC 3875
     §4.1.18).

@@ -86,7 +86,7 @@ def mixed_scripts(text: str) -> tuple[str, str] | None:
 def _script(char: str) -> str:
     """Return the script of a character, the first word of its Unicode name.
 
-    The result is empty without a script.
+    The result is empty if the character has no script.
     """
     if char.isascii():
         return "LATIN" if char.isalpha() else ""

@@ -16,7 +16,7 @@ _WHOLE_DIRECTORY: Final = os.R_OK | os.W_OK | os.X_OK
 
 
 def keep_to_itself() -> None:
-    """Disable core dumps, and keep other processes of the same user away from this process.
+    """Disable core dumps, and keep other processes of the same user from accessing the current process.
 
     Other processes cannot read memory, environment or descriptors of this process or its children. Root still
     can. New files of this process are accessible only to their owner.

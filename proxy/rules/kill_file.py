@@ -32,7 +32,7 @@ _MAX_BYTES: Final = 1024 * 1024
 class KillOrder:
     """Content of the emergency stop file, with the names as written.
 
-    Only the rules map these names to ids.
+    Only the rules map the names in the emergency stop file to ids.
     """
 
     everything: bool = False
@@ -81,8 +81,8 @@ def _names_of(app: App) -> frozenset[str]:
 def read_kill_file(path: Path) -> KillOrder:
     """Read the emergency stop file.
 
-    This function never raises an exception. An emergency stop file that cannot be read stops everything; only
-    a missing file stops nothing.
+    `read_kill_file` never raises an exception. An emergency stop file that cannot be read stops everything;
+    only a missing file stops nothing.
     """
     try:
         # lstat needs no file descriptor, so running out of descriptors cannot look like a missing file

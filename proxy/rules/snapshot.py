@@ -12,8 +12,8 @@ parts of a rule that need a schema.
 The file's modification time shows the age of the rules: it is the time of the last good sync, including one
 with an unchanged response (`mark_synced`). The modification time becomes `Snapshot.synced_at` when the
 snapshot file is read. When a worker starts, it measures MaxStalenessSeconds from the time
-`Snapshot.synced_at`. Later, each `Rules` message restarts this measurement on the worker's monotonic clock.
-So a clock that jumps neither stops the service nor keeps outdated rules active.
+`Snapshot.synced_at`. Later, each `Rules` message restarts the measurement of the rules' age on the worker's
+monotonic clock. So a clock that jumps neither stops the service nor keeps outdated rules active.
 """
 
 import hashlib
@@ -149,8 +149,8 @@ def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snaps
 
     Raise FileNotFoundError if the snapshot file is missing, and SnapshotDamaged if it is not valid.
 
-    Decoding ten thousand rules at once would hold the interpreter's lock for milliseconds. So `pause` is
-    called between steps, and a reader in another thread can yield to the event loop.
+    Decoding ten thousand rules at once would hold the interpreter's lock for milliseconds. So `read_snapshot`
+    calls `pause` between steps, and a reader in another thread can yield to the event loop.
     """
     with path.open("rb") as file:
         content = file.read()
@@ -216,7 +216,7 @@ def write_by_rename(path: Path, content: bytes) -> None:
 
 
 def write_at(fd: int, content: bytes, offset: int) -> None:
-    """Write all of the content to the file at this offset, in pieces."""
+    """Write all of the content to the file at the given offset, in pieces."""
     view, at = memoryview(content), 0
     while at < len(content):
         at += os.pwrite(fd, view[at : at + _WRITE_BYTES], offset + at)

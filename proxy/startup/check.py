@@ -70,7 +70,7 @@ def unusable_credentials(settings: Settings) -> Iterator[str]:
 
 
 def _having(apps: Sequence[App], kind: type[SyncCertificate] | type[SyncPublicKey]) -> list[str]:
-    """Return the names of the applications that have a credential of this kind."""
+    """Return the names of the applications that have a credential of the given kind."""
     return [app.name for app in apps if any(isinstance(each, kind) for each in app.credentials or ())]
 
 
@@ -132,7 +132,7 @@ def targets(settings: Settings) -> Iterator[tuple[str, str]]:
 def exposures(settings: Settings) -> Iterator[str]:
     """Yield a warning for each setting that perhaps lets other hosts reach or read too much.
 
-    The proxy logs these lines at each start.
+    The proxy logs these warnings at each start.
     """
     if not settings.admin.listen.is_loopback:
         yield f"Admin.Listen: other hosts reach {settings.admin.listen}, which has no sign-in"

@@ -48,7 +48,8 @@ class Enrolling(msgspec.Struct, frozen=True, rename="camel", tag="enrolling", ta
 class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_field="state"):
     """State of an identity with valid keys.
 
-    `earlier` is the previous pair of keys, because a restored control plane may accept only these keys.
+    `earlier` is the previous pair of keys, because a restored control plane may accept only the previous
+    pair.
     """
 
     keys: Keys
@@ -58,7 +59,7 @@ class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_
 class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_field="state"):
     """State of an identity before the response to the key renewal request.
 
-    The renewal request with this id may already have been sent.
+    The key renewal request with the stored id may already have been sent.
     """
 
     keys: Keys
@@ -116,7 +117,7 @@ def read_identity(path: Path) -> IdentityState | None:
 
 
 def write_identity(path: Path, identity: IdentityState) -> None:
-    """Replace the identity file so that, even after a kill or a crash, it has the old state or this state.
+    """Replace the identity file so that, even after a kill or a crash, it has the old state or the new state.
 
     Raise OSError.
     """

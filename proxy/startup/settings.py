@@ -820,15 +820,15 @@ class Settings:
     def segment_bytes(self) -> int:
         """Size of one spool segment file in bytes: `Audit.SegmentBytes`, or less.
 
-        Each worker keeps the active segment and the next one. If these two segments used most of
-        `Audit.MaxDiskBytes`, the agent could collect no events.
+        Each worker keeps the active spool segment and the next segment. If the two segments of each worker
+        used most of `Audit.MaxDiskBytes`, the agent could collect no events.
         """
         share = self.audit.max_disk_bytes // (_SEGMENTS_OF_A_WORKER * self.workers)
         return max(_MIN_SEGMENT, min(self.audit.segment_bytes, share))
 
     @property
     def least_disk_bytes(self) -> int:
-        """Minimum `Audit.MaxDiskBytes` for this number of worker processes."""
+        """Minimum `Audit.MaxDiskBytes` for the number of worker processes."""
         return max(_MIN_DISK, _SEGMENTS_OF_A_WORKER * self.workers * _MIN_SEGMENT)
 
     @property
@@ -855,7 +855,7 @@ class Settings:
     def exchange_scope(self) -> str:
         """Scope of the managed identity's token that proves an application to the identity provider.
 
-        This scope is fixed in each cloud.
+        The token's scope is fixed in each cloud.
         """
         by_authority = _CLOUD_BY_AUTHORITY.get(_host_of(self.credentials.authority_url))
         return f"{(by_authority or cloud_of(self.upstream.base_url)).exchange_audience}/.default"

@@ -110,7 +110,7 @@ def problems_of_taking_over(
     workers: int,
     directory: Path,
 ) -> Iterator[str]:
-    """Yield resources that these settings need and that the new version could not get after a handover.
+    """Yield resources that the settings need and that the new version could not get after a handover.
 
     Only a check for a running proxy yields such resources. A handover to another version can't be undone.
     """

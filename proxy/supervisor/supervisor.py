@@ -76,7 +76,7 @@ class Generation:
 
     @property
     def serves(self) -> bool:
-        """Return True if a worker of this generation has everything that it needs to serve requests."""
+        """Return True if a worker of the generation has everything that it needs to serve requests."""
         needed = (SNAPSHOT_GENERATION, CREDENTIAL_READY, SIGNING_KEY_READY, SPOOL_READY)
         return any(all(page.values[index] for index in needed) for page in self.pages)
 
@@ -503,7 +503,7 @@ class Supervisor:
         The old processes serve requests until the new processes can serve them.
 
         While a reload is under way, this method is called only after an upgrade whose processes can't serve.
-        In that case, the new processes replace the processes that can't serve.
+        After a failed upgrade, the new processes replace the processes that can't serve.
         """
         last, under_way = self._generation, self._reload
         half = self._count if last.pages[0] is self._pages.workers[0] else 0

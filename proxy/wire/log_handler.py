@@ -13,7 +13,7 @@ _PATIENCE_SECONDS: Final = 0.25  # wait for a slow reader; a reader that let it 
 
 class Outlet(Protocol):
     def ready(self, seconds: float) -> bool:
-        """Return whether the log outlet can take bytes now or within this number of seconds."""
+        """Return whether the log outlet can take bytes now or within the given number of seconds."""
 
     def write(self, data: bytes) -> int:
         """Write bytes to the log outlet, and return how many bytes were written.

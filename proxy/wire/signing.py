@@ -36,9 +36,10 @@ def _mac(secret: bytes, head: bytes, body: bytes) -> str:
 
 
 def verify(secret: bytes, timestamp: str, body: bytes, signature: str) -> bool:
-    """Return whether `signature` is the signature of this request. The comparison takes constant time.
+    """Return whether `signature` is the signature of the given request.
 
-    Any text is allowed as a signature; this function never raises an exception.
+    The comparison of both signatures takes constant time. Any text is allowed as a signature; this function
+    never raises an exception.
     """
     if not timestamp.isascii() or _SIGNATURE.fullmatch(signature) is None:
         return False
@@ -61,7 +62,7 @@ def sign_response(secret: bytes, request_signature: str, body: bytes) -> str:
 
 
 def verify_response(secret: bytes, request_signature: str, body: bytes, signature: str) -> bool:
-    """Return whether the holder of the secret signed exactly this response to exactly this request."""
+    """Return whether the holder of the secret signed exactly the given response to the given request."""
     if _SIGNATURE.fullmatch(signature) is None:
         return False
     return hmac.compare_digest(sign_response(secret, request_signature, body), signature)
@@ -79,7 +80,7 @@ def sign_unchanged(secret: bytes, request_signature: str, version: str) -> str:
 
 
 def verify_unchanged(secret: bytes, request_signature: str, version: str, signature: str) -> bool:
-    """Return whether the holder of the secret signed exactly this version as the active one."""
+    """Return whether the holder of the secret signed exactly the given version as the active version."""
     if _SIGNATURE.fullmatch(signature) is None:
         return False
     return hmac.compare_digest(sign_unchanged(secret, request_signature, version), signature)

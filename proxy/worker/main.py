@@ -125,9 +125,9 @@ def run_worker(
 
 
 class Worker:
-    """Owner of the state that all exchanges of this worker process share.
+    """Owner of the state that all exchanges of a worker process share.
 
-    The worker keeps this shared state up to date.
+    The worker keeps the state of its exchanges up to date.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Worker:
     def _task(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task that the worker needs.
 
-        If the task fails, this worker ends and another worker replaces it.
+        If the task fails, the worker ends and another worker replaces it.
         """
         task = loop.create_task(work)
         task.add_done_callback(self._end_if_failed)
@@ -216,7 +216,7 @@ class Worker:
     def _end_at_once(self, *_: object) -> NoReturn:
         """Write the audit records of all current requests to the spool, and exit the process.
 
-        This method is also the signal handler for a worker whose event loop does not respond to the
+        `_end_at_once` is also the signal handler for a worker whose event loop does not respond to the
         supervisor. Python runs the signal handler during the call that blocks the event loop. The code that
         the signal handler interrupts does not continue.
         """
@@ -298,7 +298,7 @@ class Worker:
     async def _until_able(self, patience: float | None) -> None:
         """Wait until the worker has rules, upstream tokens and space for audit events.
 
-        During this time, new connections wait in the kernel's accept queue.
+        While the worker waits, new connections wait in the kernel's accept queue.
         """
         loop = asyncio.get_running_loop()
         end = None if patience is None else loop.time() + patience
@@ -460,8 +460,8 @@ class Worker:
     async def _watch_kill_file(self) -> None:
         """Read the emergency stop file periodically, outside the event loop.
 
-        Each worker reads the file itself, so that an emergency stop works without the agent and the control
-        plane.
+        Each worker reads the emergency stop file itself, so that a stop works without the agent and the
+        control plane.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -518,7 +518,7 @@ class Worker:
     def _look_after_spool(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the maintenance of the spool each second and on demand, one at a time.
 
-        The disk may be slow, so the event loop does not wait for this maintenance.
+        The disk may be slow, so the event loop does not wait for the maintenance of the spool.
         """
         maintenance, now = self._maintenance, loop.time()
         if maintenance is not None:
@@ -557,7 +557,7 @@ class Worker:
         """Finish current requests within DrainSeconds, then close the remaining connections.
 
         A keep-alive connection gets `Connection: close` with its next response. If no further request arrives
-        on such a connection, the worker closes it.
+        on a keep-alive connection, the worker closes it.
         """
         context = self._context
         context.draining = True
@@ -593,7 +593,7 @@ class Worker:
 def _threads(count: int) -> ThreadPoolExecutor:
     """Return a thread pool whose threads have all started.
 
-    So later work cannot fail because the pool cannot create a further thread.
+    So later work in the thread pool cannot fail because a thread cannot be created.
     """
     executor = ThreadPoolExecutor(count, thread_name_prefix="worker")
     all_there = threading.Event()
@@ -611,7 +611,7 @@ def _give_way() -> None:
 def _affordable_connections(settings: Settings) -> int:
     """Return the number of client connections for which there are file descriptors.
 
-    A connection above this number gets a 503 response instead of no response.
+    A client connection above the affordable number gets a 503 response instead of no response.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.proxy.max_connections

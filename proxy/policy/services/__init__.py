@@ -1,1 +1,1 @@
-"""Facts of known services that the schemas of these services lack, in one module per service."""
+"""Facts about known services that are not in the services' schemas, in one module per service."""
