@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.store.sql_store import SqlStore
-from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.held_runs import Latch
+from tests.controlplane.new_store import open_new_store
 from tests.controlplane.operator_commands import Commands, commands_at
 from tests.controlplane.plane import CHEAP, FakeClock, Plane, ProxyClient, started
 from tests.fakes.postgres import NoServer, PostgresServer, postgres_server
@@ -67,7 +67,7 @@ async def either_store(
     """Yield an empty store. Each test that uses this fixture runs on SQLite and on PostgreSQL."""
     opened: SqlStore
     if request.param == "sqlite":
-        opened = await SqliteStore.open(tmp_path / "store.db", clock)
+        opened = await open_new_store(tmp_path / "store.db", clock)
     else:
         url = request.getfixturevalue("postgres_url")
         from controlplane.store.postgres import PostgresStore

@@ -29,6 +29,7 @@ from controlplane.store.interface import Retention, Store
 from controlplane.store.open_store import open_store
 from controlplane.store.sql_store import SqlStore
 from tests.controlplane.inventory import Inventory
+from tests.controlplane.new_store import put_new_store
 from tests.fakes.clock import NOON_MS as NOON_MS
 from tests.fakes.clock import FakeClock as FakeClock
 
@@ -199,6 +200,8 @@ async def started(folder: Path, clock: FakeClock, **sections: str) -> AsyncItera
     A second start in the same folder uses the data of the first start.
     """
     settings = read_settings(write_settings(folder, **sections), {})
+    if not settings.store.url:
+        await put_new_store(settings.store.path)
     async with running(settings, clock) as addresses, aiohttp.ClientSession(auto_decompress=False) as session:
         operator = await open_store(settings.store.path, settings.store.url, clock, None)
         try:

@@ -20,13 +20,14 @@ from controlplane.search.query import FIELDS, parse_filter
 from controlplane.search.sqlite_index import SqliteIndex
 from controlplane.store.interface import NewBatch, RateLimits
 from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.new_store import open_new_store
 from tests.controlplane.plane import FakeClock
 from tests.controlplane.search_events import ORG, START_MS, event, numbers
 
 
 @asynccontextmanager
 async def store_at(path: Path) -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(path, FakeClock())
+    opened = await open_new_store(path, FakeClock())
     try:
         yield opened
     finally:

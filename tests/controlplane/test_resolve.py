@@ -12,6 +12,7 @@ from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden, Role
 from controlplane.operations.resolve import Resolver
 from controlplane.store.interface import App, Conflict, NotFound, Operator, Org, Proxy, Ruleset
 from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.new_store import open_new_store
 from tests.controlplane.plane import FakeClock
 from tests.controlplane.two_orgs import NAMES, add_two_orgs
 
@@ -33,7 +34,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
 
     The proxy `shared` serves both organisations, and `spare` serves none.
     """
-    opened = await SqliteStore.open(tmp_path / "store.db", clock)
+    opened = await open_new_store(tmp_path / "store.db", clock)
     await add_two_orgs(opened)
     for org in NAMES:
         await opened.add_operator(

@@ -24,6 +24,7 @@ from controlplane.search.interface import IndexUnavailableError, SearchQuery
 from controlplane.settings import read_settings
 from controlplane.store.sqlite import SqliteStore
 from proxy.wire.audit_event import rfc3339
+from tests.controlplane.new_store import open_new_store
 from tests.controlplane.plane import FakeClock, batch, started, write_settings
 from tests.controlplane.processes import facts
 from tests.controlplane.search_events import ORG, OTHER_ORG, START_MS, accepted, event, numbers
@@ -64,7 +65,7 @@ async def index(server: ClickHouse, tiers: Tiers) -> AsyncIterator[ClickHouseInd
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(tmp_path / "store.db", FakeClock())
+    opened = await open_new_store(tmp_path / "store.db", FakeClock())
     yield opened
     await opened.close()
 

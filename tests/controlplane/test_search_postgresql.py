@@ -21,6 +21,7 @@ from controlplane.search.sql import page_condition
 from controlplane.settings import read_settings
 from controlplane.store.sqlite import SqliteStore
 from proxy.wire.finding import Finding
+from tests.controlplane.new_store import open_new_store
 from tests.controlplane.plane import FakeClock, write_settings
 from tests.controlplane.search_events import ORG, OTHER_ORG, START_MS, accepted, event, numbers
 from tests.controlplane.test_index_writer import commit
@@ -35,7 +36,7 @@ def url(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(tmp_path / "store.db", FakeClock())
+    opened = await open_new_store(tmp_path / "store.db", FakeClock())
     yield opened
     await opened.close()
 

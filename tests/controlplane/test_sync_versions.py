@@ -9,6 +9,7 @@ from pathlib import Path
 from controlplane.store.interface import App, AppSecret, NewKeys, Proxy, RateLimits, Ruleset, Stop
 from controlplane.store.sql_store import SqlStore
 from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.new_store import open_new_store
 from tests.controlplane.plane import FakeClock
 from tests.controlplane.two_orgs import add_two_orgs
 from tests.fakes.postgres import PostgresServer
@@ -67,7 +68,7 @@ async def test_a_version_is_remembered_until_what_the_proxy_receives_is_changed(
 
 
 async def test_a_change_by_another_process_counts_at_once(tmp_path: Path, clock: FakeClock) -> None:
-    server = await SqliteStore.open(tmp_path / "store.db", clock)
+    server = await open_new_store(tmp_path / "store.db", clock)
     command = await SqliteStore.open(tmp_path / "store.db", clock)
     await add_two_orgs(command)
     await command.add_proxy(proxy("acme", 1), b"1", b"s")
