@@ -43,7 +43,7 @@ class Attempts(Protocol):
         """
 
     async def forgive(self, name: str | None, address: str) -> None:
-        """Remove a sign-in attempt that succeeded, and the earlier failures of this name at this address."""
+        """Remove a successful sign-in attempt, and earlier failures of the same name and address."""
 
 
 class AttemptsInMemory:

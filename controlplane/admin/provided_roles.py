@@ -127,8 +127,8 @@ def _labels(found: Sequence[Claims]) -> Iterator[str]:
 def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> str:
     """Return a name for a new operator from the provider that no other operator has.
 
-    The name is the prefix and the label, if no other operator has that name. If another operator has the
-    name, digits of a hash of the issuer and the subject make the name unique.
+    The name consists of a fixed prefix and the person's display name, if no other operator has that name. If
+    another operator has the name, digits of a hash of the issuer and the subject make the name unique.
     """
     digits = hashlib.sha256(f"{issuer}\n{subject}".encode("utf-8", "replace")).hexdigest()
     for name in (f"{PREFIX}{label}", f"{PREFIX}{label} ({digits[:8]})"):

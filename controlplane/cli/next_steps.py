@@ -40,7 +40,7 @@ class Typed:
 
     @property
     def proxy(self) -> str:
-        """Name of the proxy's program, in the form of `program`."""
+        """Command name of the proxy's program, in the same form as `program`."""
         return proxy_beside(self.program)
 
 

@@ -148,7 +148,7 @@ def _group(
 def _replaced(before: Sequence[str], after: Sequence[str], first: int, new_first: int) -> Iterator[DiffLine]:
     """Yield the removed and the added lines of a changed range.
 
-    In two similar lines, the words that differ are marked.
+    Words that differ between two similar lines are marked.
     """
     partner = dict(_partners(before, after))
     partner_of_new = {new: old for old, new in partner.items()}

@@ -191,7 +191,7 @@ async def _difference(
 async def _require_visible(context: OperationContext, actor: Actor, wanted: Wanted) -> None:
     """Raise Forbidden if the actor can't see everything that the plan compares.
 
-    Without this check, things that the actor can't see would look new.
+    Without the check, a plan would treat things that the actor can't see as new.
     """
     if actor.sees is None:
         return

@@ -392,7 +392,7 @@ async def _hashed(password: str) -> str:
 async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
     """Raise Forbidden after too many wrong passwords in the operator log, including this attempt.
 
-    Without this limit, an unattended session could be used to guess the operator's password.
+    Without a limit on guesses, an unattended session could be used to guess the operator's password.
     """
     guesses = LogQuery(
         limit=_MOST_GUESSES + 1,

@@ -208,8 +208,8 @@ async def _current(
 ) -> Mapping[str, str | None]:
     """Return the current sync version of some proxies that sent a heartbeat since the stop.
 
-    Proxies whose heartbeat alone does not confirm the stop are compared first. A heartbeat alone confirms the
-    stop if the proxy's rules were synced after the stop was set.
+    The first proxies to compare are those whose last heartbeat alone does not confirm the stop. A heartbeat
+    alone confirms the stop if the proxy's rules were synced after the stop was set.
     """
     heard = [
         (_confirms(each.heard, stopped_ms, None), each.proxy.proxy_id)
