@@ -1,6 +1,7 @@
 """Checks of credentials that an operator adds to an application, and their form for proxies.
 
-A private or symmetric key is refused, and no error message repeats a part of the key. This module is pure.
+A private or symmetric key is refused, and no error message repeats a part of the key. The code of this module
+does no I/O itself.
 """
 
 from __future__ import annotations

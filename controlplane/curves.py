@@ -1,6 +1,6 @@
 """Curves of a proxy's metrics over its reported time windows, and the times of its restarts.
 
-This module is pure.
+The code of this module does no I/O itself.
 """
 
 from __future__ import annotations

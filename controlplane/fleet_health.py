@@ -3,7 +3,7 @@
 `failed`: the proxy does not work, or it sends no heartbeats. `degraded`: the proxy works, but something is
 late, doubtful or lost, and an operator has to examine it. Lost events affect the health of a proxy until an
 operator acknowledges the loss. `ended`: the proxy stopped cleanly, reported that nothing is left to deliver,
-and has sent nothing since. This module is pure.
+and has sent nothing since. The code of this module does no I/O itself.
 """
 
 from __future__ import annotations

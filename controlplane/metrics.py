@@ -398,6 +398,6 @@ def _free(store: Path) -> int:
 def _end_of(certificate: Path) -> datetime:
     """Return when the server's own certificate expires.
 
-    This certificate is the first of its validated chain.
+    The server's own certificate is the first of its validated chain.
     """
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc

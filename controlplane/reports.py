@@ -1,4 +1,6 @@
-"""Typed values of the reports that proxies send: heartbeats and metrics. This module is pure.
+"""Typed values of the reports that proxies send: heartbeats and metrics.
+
+The code of this module does no I/O itself.
 
 A report may omit every member. A member of a report must have its type, and a number must be plausible. The
 stored text of a report keeps unknown members.

@@ -1,4 +1,7 @@
-"""Counts which applications, rules and credentials the events of a batch used. This module is pure."""
+"""Counts which applications, rules and credentials the events of a batch used.
+
+The code of this module does no I/O itself.
+"""
 
 from __future__ import annotations
 

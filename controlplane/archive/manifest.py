@@ -1,4 +1,6 @@
-"""Names of the objects in an archive, and manifests that link events to the audit chain. This module is pure.
+"""Names of the objects in an archive, and manifests that link events to the audit chain.
+
+The code of this module does no I/O itself.
 
 An archive has two objects for each range of an organisation's events. The first object of a range holds its
 events, one on each line. The second object of a range is a manifest with the links of the audit chain that

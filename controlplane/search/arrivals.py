@@ -1,6 +1,6 @@
 """Events that the embedded search index receives, with an object of attributes for each event.
 
-This module is pure.
+The code of this module does no I/O itself, except that it logs.
 """
 
 from __future__ import annotations

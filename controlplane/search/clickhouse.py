@@ -517,8 +517,8 @@ def _pairs(fields: Sequence[str]) -> str:
 
     Each pair has the number of a field, and a value of the event in that field.
 
-    The array of each event ends with a pair whose number follows the last field. These pairs count the
-    events.
+    The array of each event ends with a pair whose number follows the last field. The last pairs of all events
+    count the events.
     """
     pairs = []
     for number, name in enumerate(fields):

@@ -1,10 +1,10 @@
 """Events in the form of the embedded search index: a row of numbers and a line of tokens for each event.
 
-This module is pure.
+The code of this module does no I/O itself.
 
-Most fields of an event have few distinct values. Each value of such a field has a code, which is a number
-from a dictionary. Rows hold codes. Tokens find the values of other fields. A token that is not a word of the
-event's text begins with a mark that no word contains.
+Most fields of an event have few distinct values. Each value of a field with few values has a code, which is a
+number from a dictionary. Rows hold codes. Tokens find the values of other fields. A token that is not a word
+of the event's text begins with a mark that no word contains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Finds the ids of requests in a pasted text, such as an error body or a log line. This module is pure."""
+"""Finds the ids of requests in a pasted text, such as an error body or a log line.
+
+The code of this module does no I/O itself.
+"""
 
 from __future__ import annotations
 

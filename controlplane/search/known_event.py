@@ -1,6 +1,6 @@
 """An audit event with known members only, parsed once for ingestion and the search index.
 
-This module is pure.
+The code of this module does no I/O itself.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Time = Annotated[datetime, Meta(tz=True)]
 class Event(Struct, rename="camel"):
     """An audit event as the store reads it.
 
-    The stored event has all members that the proxy sent. This description has only the members that the store
-    uses.
+    The stored event has all members that the proxy sent. The attributes of this class are only the members
+    that the store uses.
     """
 
     id: Id

@@ -122,7 +122,7 @@ def _texts(value: Value) -> tuple[str, ...]:
 def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
     """Return the most frequent values of a field, with their counts.
 
-    Values are compared as in filters. The result shows the spelling that one of the events has.
+    Values of a field are compared as in filters. The result shows the spelling that one of the events has.
     """
     merged: Counter[str] = Counter()
     spelled: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """Translates the terms of a filter into tokens that find candidates, and conditions on rows.
 
-This module is pure.
+The code of this module does no I/O itself.
 """
 
 from __future__ import annotations

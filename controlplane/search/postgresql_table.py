@@ -1,6 +1,6 @@
 """The table of events in PostgreSQL: its columns, an event as a row, a filter as a condition.
 
-This module is pure.
+The code of this module does no I/O itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Decides whether a value or a text matches a term of a filter. This module is pure."""
+"""Decides whether a value or a text matches a term of a filter.
+
+The code of this module does no I/O itself.
+"""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

@@ -184,7 +184,7 @@ _RESOLVED: Final = frozenset({"org", "proxy", "app"})
 
 
 def fold(text: str) -> str:
-    """Return the text with A-Z in lower case. All search indexes use only this case folding."""
+    """Return the text with A-Z in lower case. All search indexes fold only the letters A-Z."""
     return text.lower() if text.isascii() else text.encode().lower().decode()
 
 

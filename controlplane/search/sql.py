@@ -1,6 +1,6 @@
 """Translates a search to an SQL condition.
 
-A dialect writes the parts that depend on the database. This module is pure.
+A dialect writes the parts that depend on the database. The code of this module does no I/O itself.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def _create_private(path: Path) -> None:
     """Create the index file with a private mode, which SQLite also gives to its own files (-wal, -shm).
 
     If the index file exists, it is not opened. Closing the file would release the POSIX locks that SQLite has
-    on it in this process. Another process could then remove the log that is in use.
+    on it in this process. Without the locks, another process could remove the SQLite log that is in use.
     """
     make_directory(path.parent)
     try:

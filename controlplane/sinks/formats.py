@@ -1,6 +1,6 @@
 """Writes an audit event in the format that a sink delivers: unchanged, as OCSF, or as CEF.
 
-This module is pure.
+The code of this module does no I/O itself.
 """
 
 from __future__ import annotations

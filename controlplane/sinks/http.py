@@ -1,6 +1,6 @@
 """Texts about an HTTP response of a sink, without secrets, and the delay that the response requests.
 
-This module is pure.
+The code of this module does no I/O itself.
 """
 
 from __future__ import annotations

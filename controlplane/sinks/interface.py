@@ -39,7 +39,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The result of a delivery. The sink has every event of the delivery that it did not refuse."""
+    """The result of a delivery of events to a sink.
+
+    The sink has every event of the delivery that it did not refuse.
+    """
 
     refused: tuple[Refusal, ...] = ()
 

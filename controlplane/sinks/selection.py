@@ -1,4 +1,7 @@
-"""Selects the events that a sink wants, and writes them in its format. This module is pure."""
+"""Selects the events that a sink wants, and writes them in its format.
+
+The code of this module does no I/O itself.
+"""
 
 from __future__ import annotations
 

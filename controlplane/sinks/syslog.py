@@ -164,7 +164,7 @@ class SyslogSink:
     def _forget_read(self) -> None:
         """Drop the kept messages that the server has read.
 
-        Call this method when the connection to the server ends.
+        Call this method when the connection to the syslog server ends.
         """
         while self._kept and time.monotonic() - self._kept[0].confirmed > KEPT_SECONDS:
             self._kept_bytes -= len(self._kept.popleft().data)
@@ -272,7 +272,7 @@ def _context(settings: SyslogSettings) -> ssl.SSLContext:
 def _is_open(connection: socket.socket) -> bool:
     """Return whether the syslog server keeps the connection open.
 
-    Data that the server sends is read and ignored.
+    Data that the syslog server sends is read and ignored.
     """
     timeout = connection.gettimeout()
     connection.settimeout(0)

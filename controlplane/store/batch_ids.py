@@ -1,6 +1,6 @@
 """The time for which the store keeps a batch id, and the ids that are refused by their own time.
 
-This module is pure.
+The code of this module does no I/O itself.
 
 The store accepts a batch id only once. After 48 hours, a batch id that was used is refused for ever. A proxy
 of this project makes a batch id as a UUIDv7, which begins with the time of its creation. So the store keeps a

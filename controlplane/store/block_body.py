@@ -1,6 +1,6 @@
 """The body of a block of events: how it is compressed for the disk, and how its events are read.
 
-This module is pure.
+The code of this module does no I/O itself.
 
 The first byte of the body shows its form. The byte `[` begins an uncompressed JSON array of events, which
 earlier releases stored. The store still writes an uncompressed array if compression saves nothing. The byte 1

@@ -1,6 +1,6 @@
 """The hash chain of an organisation's audit events: the content of a link, and what it proves.
 
-This module is pure.
+The code of this module does no I/O itself.
 
 A link is the SHA-256 of the previous link and of a record. The record of a link describes a block of events
 that was stored, or the events of a block that retention deleted. A block's record has the digest of its

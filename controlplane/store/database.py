@@ -8,7 +8,7 @@ a job's locks are acquired before the job runs and held until its transaction en
 SQL that all engines share has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and
 `RETURNING`. A boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` has the SQL
 that differs between engines. SQL that all engines share has no functions of JSON, no row numbers and no
-collations. Such SQL uses `lower` to compare names that differ only in case.
+collations. SQL that all engines share uses `lower` to compare names that differ only in case.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Conflict(StoreError):
 class SecondPersonNeeded(Conflict):
     """Error because a second person has to approve this change.
 
-    In this case, the store has changed nothing.
+    If this error is raised, the store has changed nothing.
     """
 
     def __init__(self, change: Ruleset | None) -> None:

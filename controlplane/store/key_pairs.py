@@ -51,8 +51,8 @@ class KeyPairs:
     def renewal_wait_s(self, standing: Standing, signed_s: int) -> int:
         """Return the seconds by which a renewal with this signed time is too soon, or 0 if it is not.
 
-        Only times that the proxy itself signed are compared. So a copy of an earlier request is always too
-        soon, no matter when and where it arrives.
+        Only times that the proxy itself signed are compared. So a copied renewal request is always too soon,
+        no matter when and where it arrives.
         """
         if self.signed_s is None:
             return 0

@@ -32,7 +32,7 @@ def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut |
 def finish(connection: Connection, index: str, given: GivenOut) -> None:
     """Record that the index has written the range.
 
-    Another process may have recorded the same range before.
+    Another process may have recorded the same range of events before.
     """
     if _holds_cursor(connection, index, given.after):
         connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (given.upto, index))

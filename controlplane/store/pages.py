@@ -1,6 +1,6 @@
 """A page of a list as plain values: the query for the page, and the rows that were found.
 
-This module is pure.
+The code of this module does no I/O itself.
 
 The next page begins after the key of the last row, and not after a number of rows. So rows that are added or
 removed between two requests neither repeat a row nor omit a row.

@@ -14,9 +14,9 @@ Positions of events come from a sequence, so a transaction may commit after anot
 positions. Someone who reads events in the order of positions must not read past the uncommitted positions.
 Every transaction that takes positions first acquires a shared lock for positions and holds the lock until its
 end. A reader first reads the value of the sequence, and then which transactions hold the shared lock. Each
-transaction that took a position up to that value then holds the lock, or has ended. When all these
-transactions have ended, a new reader sees all events up to that value: the position is settled. Transactions
-without positions, and other databases of the server, delay no reader.
+transaction that took a position up to the value of the sequence then holds the shared lock, or has ended.
+When all these transactions have ended, a new reader sees all events up to that value: the position is
+settled. Transactions without positions, and other databases of the server, delay no reader.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ def _end(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 class _Settling:
-    """The settled position, and the transactions on which the next settled position depends."""
+    """The settled position of events, and the transactions on which the next settled position depends."""
 
     def __init__(self) -> None:
         self._position = 0

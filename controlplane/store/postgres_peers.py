@@ -95,7 +95,7 @@ class PostgresPeers:
     async def _look(self, session: _Session) -> None:
         """Try to become the leader, or check that this control plane still is.
 
-        Then announce the events that this control plane stored.
+        After that, announce the events that this control plane stored.
 
         Announcements of other control planes arrive during the check.
         """

@@ -635,7 +635,7 @@ class RegistryTables:
 def _matching(identity: str, table: str, keys: Sequence[str], org_id: str | None) -> str:
     """Return the condition that a key of the row is parameter 1 and its organisation is parameter 2.
 
-    Each key has its own SELECT, because a query planner may read the entire table for an OR.
+    Each key column has its own SELECT, because a query planner may read the entire table for an OR.
     """
     within = "" if org_id is None else " AND org_id = ?2"
     selects = [f"SELECT {identity} FROM {table} WHERE {key} = ?1{within}" for key in keys]  # noqa: S608 - our own names

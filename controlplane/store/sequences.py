@@ -1,4 +1,7 @@
-"""Received sequence numbers as ranges: the highest number, and the gaps below it. This module is pure."""
+"""Received sequence numbers as ranges: the highest number, and the gaps below it.
+
+The code of this module does no I/O itself.
+"""
 
 from __future__ import annotations
 

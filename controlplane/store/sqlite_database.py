@@ -3,10 +3,10 @@
 One connection writes groups of jobs, and two connections read, each in its own thread.
 
 A look-up by a key takes some microseconds. Changing to another thread and back takes ten times as long. So
-the event loop has its own connection for look-ups by keys. Other single statements read through the library
-aiosqlite. If several statements must read one state of the database, they are a job, which is a function that
-runs in one thread. So the statements of a job need few changes of threads, and no other job runs between
-them.
+the event loop has its own connection for look-ups by keys. Single statements that are not look-ups by keys
+read through the library aiosqlite. If several statements must read one state of the database, they are a job,
+which is a function that runs in one thread. So the statements of a job need few changes of threads, and no
+other job runs between them.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time commit
 together, because a commit costs one fsync and one change of threads. If a job of the group fails, only the
@@ -286,8 +286,8 @@ def _make_private(path: Path) -> None:
     """Give the SQLite file a private mode, which SQLite also gives to its -wal and -shm files.
 
     The mode is set before SQLite makes its -wal and -shm files. If the SQLite file exists, it is not opened
-    here. Closing the file would release this process's POSIX locks on it. Another process could then delete
-    the log that the connections write.
+    here. Closing the file would release this process's POSIX locks on it. Without the locks, another process
+    could delete the SQLite log that the connections write.
     """
     try:
         make_directory(path.parent)

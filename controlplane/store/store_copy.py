@@ -1,10 +1,10 @@
 """The copy of a SQLite store into a PostgreSQL database, which can be continued after an interruption.
 
 Large tables are copied first, in the order of their keys, in many transactions. The last key of a table in
-the PostgreSQL database shows where an interrupted copy continues. All other tables are copied together in one
-transaction. The table `store_copy` marks a database as unfinished, so that no control plane opens it. This
-table also describes the state of the SQLite file when the copy began. So a copy does not continue with
-another file, or with a file that has changed.
+the PostgreSQL database shows where an interrupted copy continues. The other tables of the store are copied
+together in one transaction. The table `store_copy` marks a database as unfinished, so that no control plane
+opens it. The mark in `store_copy` also describes the state of the SQLite file when the copy began. So a copy
+does not continue with another file, or with a file that has changed.
 """
 
 from __future__ import annotations
