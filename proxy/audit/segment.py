@@ -229,7 +229,7 @@ class SegmentReader:
     def _bytes_left(self) -> int:
         """Return the number of bytes from the reader's position to the end of the file.
 
-        The number is negative if the file was truncated.
+        The number of bytes is negative if the file was truncated.
         """
         return os.fstat(self._fd).st_size - self.offset
 

@@ -125,7 +125,7 @@ class DiskUse:
 def budget_lock(retention: Path) -> Iterator[None]:
     """Lock the disk budget while a process measures and allocates.
 
-    So two processes never take the same space.
+    So two processes never allocate the same disk space.
     """
     fd = os.open(retention / "budget.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -467,7 +467,10 @@ class SpoolWriter:
         return None
 
     def _room_for_segments(self) -> int:
-        """Return the bytes that segments can still take. Old segments that may be deleted count as free."""
+        """Return the bytes that segments can still take.
+
+        The result includes old segments that may be deleted.
+        """
         limit = worker_budget(self._max_bytes)
         used = self._use.total() if self._when_full == "refuse" else 0
         free, kept = self._free_and_kept()

@@ -306,7 +306,7 @@ class _Loader:
     def _array(self, array: Tables, section: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
         """Return attribute and value of an array of settings tables.
 
-        The tables inherit values of their section.
+        The settings tables of an array inherit values of their section.
         """
         built = []
         for each in self.tables:

@@ -74,7 +74,7 @@ async def dial(host: str, port: int, proxy: EgressProxy | None) -> socket.socket
     Raise OSError if a direct connection fails, and EgressFailed if the egress proxy opens no tunnel.
 
     An egress proxy receives the host as a name, so this machine resolves only the egress proxy's own name.
-    The caller limits the time of the connection attempt.
+    The caller of `dial` limits the time of the connection attempt.
     """
     loop = asyncio.get_running_loop()
     if proxy is None:

@@ -463,8 +463,8 @@ def _relative_url(url: str, version: str, bases: tuple[str, ...]) -> str:
 def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
     """Return the part of a sub-request's absolute `url` after the API version.
 
-    Host and port may be spelled differently from a base address, as in links of responses. The request is
-    sent to the upstream in any case.
+    Host and port may be spelled differently from a base address, as in links of responses. A sub-request is
+    sent to the upstream in any case, even if its `url` spells the host differently.
     """
     given = parse_address(url)
     for base in bases:
@@ -482,7 +482,7 @@ def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
 def _readings(path: str) -> Iterator[str]:
     """Yield the path of a sub-request as it is and after each further decoding.
 
-    Lenient parsers may decode repeatedly.
+    Lenient parsers may decode a path repeatedly.
     """
     for _ in range(_MAX_DECODINGS):
         if ligatures(path) > MAX_LIGATURES:

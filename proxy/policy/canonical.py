@@ -500,8 +500,8 @@ def _common(one: Name, other: Name) -> int:
 def _spellings(path: str, room: _Room, taken: int) -> Iterator[_Segments]:
     """Yield the path, split, decoded and normalised in every order that a server may use.
 
-    The function yields each resulting list of segments once. If two kinds of interpretation have the same
-    segments, the kind that more rules must consider remains.
+    The function `_spellings` yields each resulting list of segments once. If two kinds of interpretation have
+    the same segments, the kind that more rules must consider remains.
     """
     known: dict[str, list[int]] = {}
     for decoded in _decodings(path, taken):
@@ -641,7 +641,7 @@ def _without_matrix_parameters(variant: _Segments) -> _Segments:
 def _at_semicolons(variant: _Segments) -> _Segments:
     """Cut off parameters after a semicolon inside keys and calls too.
 
-    A server that does not parse keys does so.
+    A server that does not parse keys cuts off parameters there.
     """
     cut = [text.partition(";")[0] for text in variant.texts]
     if cut == variant.texts or cut == _without_matrix_parameters(variant).texts:
@@ -686,7 +686,7 @@ def _with_whole_parentheses(variant: _Segments) -> _Segments:
 def _without_dots(variant: _Segments) -> list[_Segments]:
     """Remove dot segments (RFC 3986 §5.2.4) and empty segments of a path.
 
-    If the order matters, do it in both orders.
+    If the order matters, the function removes dot segments and empty segments in both orders.
 
     No id contains a dot segment. So rules that block or filter apply to an interpretation with a dot segment
     even if the upstream never uses it.
@@ -863,7 +863,7 @@ def _written_out(
 ) -> list[str]:
     """Replace the parameter aliases in the values (OData 4.01 part 2 §5.3).
 
-    Do it for each interpretation of an alias.
+    Do the replacement once for each interpretation of an alias.
 
     `room` is the maximum number of characters in the result.
     """

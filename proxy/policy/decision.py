@@ -41,7 +41,7 @@ class Decision:
     def rule_ids(self) -> tuple[str, ...]:
         """Ids of all rules that contributed to the verdict, including `rule_id`.
 
-        Rules that only log are left out.
+        Ids of rules that only log are left out.
         """
         return self.several_rule_ids or (self.rule_id,)
 
@@ -297,7 +297,10 @@ class Plan:
         return self._implied is not None and self._implied.may_imply(target)
 
     def implied_decisions(self, request: RequestFacts) -> Iterator[ImpliedDecision]:
-        """Evaluate each request that the given request implies. Raise the same exceptions as `decide`."""
+        """Evaluate each request that the given request implies.
+
+        Raise the same exceptions as the method `decide`.
+        """
         rules = self._implied
         if rules is None:
             return
@@ -309,7 +312,7 @@ class Plan:
     def decide_unseen(self, request: RequestFacts) -> Decision:
         """Return the verdict on an implied read, whose own response the proxy does not see.
 
-        Raise the same exceptions as `decide`.
+        Raise the same exceptions as the method `decide`.
         """
         decision = self.decide(request)
         for lane in self._unseen_lanes:

@@ -23,7 +23,10 @@ _MAX_TEXT: Final = 8_000_000  # sum of `folding_cost` for all conditions: a thir
 
 
 class MalformedBody(MalformedTarget):
-    """A condition needs a property of a body that is not JSON in UTF-8. The response is 400 badRequest."""
+    """A condition needs a property of a body that is not JSON in UTF-8.
+
+    The proxy refuses the request body with 400 badRequest.
+    """
 
 
 class BodyNeeded(Exception):

@@ -40,7 +40,10 @@ class FilterFailed(ValueError):
 
 
 class PlainValues(FilterFailed):
-    """The body is a plain value or a list of them. Only the path shows if it is a hidden property."""
+    """The body is a plain value or a list of them.
+
+    Only the request path shows if the plain value is a hidden property.
+    """
 
 
 class Filtered(NamedTuple):

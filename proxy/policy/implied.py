@@ -302,7 +302,7 @@ def _implied_below(
 ) -> Implied:
     """Return an implied request below the target's address, or below any key of that address.
 
-    The path does not show if the address has keys.
+    The request path does not show if the address has keys.
     """
     known = options or {}
     ways: list[Way] = []

@@ -260,8 +260,8 @@ def _moved(places: Iterable[int], by: int) -> list[int]:
 def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
     """Return the segments of a drive item that is addressed by its path.
 
-    The address `x:/a/b` is one id. In the address `items('x'):/a/b`, the name of the collection precedes the
-    id.
+    In Microsoft Graph, the address `x:/a/b` is one id. In the address `items('x'):/a/b`, the name of the
+    collection precedes the id.
     """
     call = _CALL.fullmatch(base)
     arguments = _split_arguments(call[2]) if call is not None else None

@@ -106,7 +106,7 @@ Asked = tuple[str, Target]  # method of the request in capitals, and its target
 
 
 class NamesHidden(Exception):
-    """The path may name a hidden property. The rule that hides the property blocks the request."""
+    """The path may name a hidden property. The rule that hides the property blocks the whole request."""
 
 
 class MediaType(NamedTuple):

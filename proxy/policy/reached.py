@@ -253,7 +253,7 @@ class _Walk:
     def _overloads(self, simple: str, number: int, type_: int, many: bool) -> list[int]:
         """Return the operation's overloads that bind closest to the type.
 
-        If the type is -1, return the unbound overloads.
+        If the type is -1, return the operation's unbound overloads.
         """
         model = self._model
         first, last = model.operations_of(number)

@@ -151,7 +151,7 @@ class ResourceModel:
     def member_of(self, type_: int, name: int) -> tuple[int, int]:
         """Return the type that declares the member, and the member.
 
-        The type is the given one or a base type of it.
+        The type that declares the member is the given type or a base type of it.
         """
         words = self._words
         while type_ >= 0:

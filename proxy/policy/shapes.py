@@ -111,7 +111,7 @@ class Shape:
         return found
 
     def hidden(self, objects: list[Any]) -> list[Any]:
-        """Return the decoded objects without their hidden properties."""
+        """Return the decoded JSON objects without their hidden properties."""
         for field, shape in self._inner:
             for obj in objects:
                 value = getattr(obj, field)

@@ -1,9 +1,9 @@
 """Decide if a path reaches a schema thing (type, member or operation) that a rule names.
 
 A blocking rule holds if any step of the path has, or may have, the type of a named thing, because everything
-below a thing is part of it. An allowing rule is stricter. An allowing rule holds only if it certainly names
-the end of the path. An allowing rule must also name each relation on the path that does not contain its
-objects.
+below a thing is part of it. A rule that allows is stricter than a rule that blocks. An allowing rule holds
+only if it certainly names the end of the path. An allowing rule must also name each relation on the path that
+does not contain its objects.
 """
 
 from __future__ import annotations
@@ -240,8 +240,8 @@ def ends_with_named(things: Things, path: ReachedPath) -> bool:
 def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: bool, depth: int) -> bool:
     """Return True if objects of the schema type may be, or contain, a named thing.
 
-    The search covers the type, its base types and the complex types within them. With `navigations`, the
-    search covers one relation further.
+    The search for named things covers the type, its base types and the complex types within them. With
+    `navigations`, the search for named things covers one relation further.
     """
     if type_ in things.types or type_ in things.bases:
         return True

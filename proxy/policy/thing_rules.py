@@ -201,8 +201,9 @@ class ThingRules:
     def fit(self, name: Name) -> int:
         """Return a number for how well the schema describes an implied path.
 
-        The number is 2 if the schema has each step of the path, and 1 if it does not describe the path. The
-        number is 0 if the schema has a key at a position where the path has a relation.
+        The fit of an implied path is 2 if the schema has each step of the path, and 1 if it does not describe
+        the path. The fit of an implied path is 0 if the schema has a key at a position where the path has a
+        relation.
         """
         found = self._schemas.of(name.folded)
         if found is None:
@@ -219,7 +220,7 @@ class ThingRules:
     def reaches(self, names: tuple[Name, ...]) -> str:
         """Describe for people the schema things that a resource's path reaches.
 
-        The description is empty if no schema describes the resource.
+        The description of a resource is empty if no schema describes the resource.
         """
         path = self.reached(names)
         return "" if path is None else told(path)
@@ -336,7 +337,7 @@ class ThingRules:
     def _add_unknown(self, rule: ThingRule, found: list[Finding], certain_only: bool) -> None:
         """Add a finding for a path that no schema describes.
 
-        A blocking rule applies, an allowing rule does not.
+        For an unknown path, a blocking rule applies, but an allowing rule does not.
         """
         if rule.verdict == "allow" or certain_only:
             return

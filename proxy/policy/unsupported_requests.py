@@ -1,6 +1,6 @@
 """Detection of requests that stand for another request, which no rule has evaluated.
 
-The proxy refuses them.
+The proxy refuses requests that stand for another request.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from proxy.wire.models import SyncCertificate, SyncFederated, SyncPublicKey
 def problems_of(settings: Settings) -> list[str]:
     """Return one line for each fault that would keep the proxy from serving requests.
 
-    The checks do not create or change any file.
+    The checks of `--check` do not create or change any file.
     """
     return [
         *certificate_problems(settings),

@@ -56,7 +56,7 @@ def timestamp_in_range(timestamp: str, now: float) -> bool:
 def sign_response(secret: bytes, request_signature: str, body: bytes) -> str:
     """Return the signature of a response, bound to the request to which it responds.
 
-    A 304 response signs the empty body.
+    The signature of a 304 response covers the empty body.
     """
     return _mac(secret, b"response." + request_signature.encode("ascii") + b".", body)
 

@@ -200,7 +200,7 @@ class Worker:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _task(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that the worker needs.
+        """Start an asyncio task that the worker process needs.
 
         If the task fails, the worker ends and another worker replaces it.
         """
@@ -537,7 +537,7 @@ class Worker:
     def _tell_of_room(self) -> None:
         """Log once that the worker refuses requests because the spool is full.
 
-        Log once that it accepts requests again.
+        Log once that the worker accepts requests again.
         """
         ready = self._spool.ready
         if not ready and self._spool.problem is None and self._maintenance is not None:
