@@ -188,6 +188,6 @@ async def _body(request: web.Request) -> dict[str, Any]:
 async def _described(request: web.Request) -> web.StreamResponse:
     """Return the OpenAPI description of the admin API and the agent API.
 
-    The description contains no secret, and clients without a token need it too.
+    The OpenAPI description contains no secret, and clients without a token need the description too.
     """
     return json_response(description())

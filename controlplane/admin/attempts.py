@@ -35,8 +35,9 @@ class Attempts(Protocol):
     async def begin(self, name: str | None, address: str) -> int:
         """Count a sign-in attempt as failed until it succeeds, and return the seconds to wait, or 0.
 
-        A sign-in attempt counts from its start. Of many simultaneous attempts, only as many pass as the limit
-        allows. If no operator name is given, only the network address is limited.
+        A sign-in attempt counts from its start. If many sign-in attempts arrive at the same time, only as
+        many attempts pass as the limit allows. If no operator name is given, only the network address is
+        limited.
 
         A sign-in attempt that must wait is not counted. If refused attempts were counted, a blocked client
         could fill the memory, or remove the failures of other clients from it.
@@ -49,8 +50,9 @@ class Attempts(Protocol):
 class AttemptsInMemory:
     """Sliding windows of failed sign-ins, in the memory of a single control plane.
 
-    A restart of the control plane empties the windows of failed sign-ins. Counting in memory works even if
-    the disk is full, and lets unauthenticated clients cause no writes.
+    A restart of the control plane clears the sliding windows, so all counts of failed sign-ins start again
+    at 0. Counting in memory works even if the disk is full, and lets unauthenticated clients cause no
+    writes.
     """
 
     def __init__(self, clock: Clock) -> None:

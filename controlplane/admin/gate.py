@@ -69,7 +69,7 @@ Q = TypeVar("Q", bound=Request)
 class _Caller:
     """The caller that sent a request.
 
-    A caller without an actor is not authenticated.
+    A caller whose `actor` is None is not authenticated.
     """
 
     actor: Actor | None
@@ -91,7 +91,7 @@ class Gate:
         body_timeout_seconds: float,
         hosts: Collection[str] | None = None,
     ) -> None:
-        """`hosts` names the hosts by which browsers reach this server, besides loopback names.
+        """`hosts` names the hosts by which browsers reach this server, in addition to loopback names.
 
         If `hosts` is None, any host name is accepted.
         """
@@ -341,7 +341,8 @@ class Gate:
     def _place_among_hashes(self) -> Iterator[None]:
         """Refuse a sign-in before it is counted if too many password hashes wait to be computed.
 
-        If refused sign-in attempts counted, they would push other failed attempts out of the count.
+        If refused sign-in attempts were counted too, they would push other failed attempts out of the limited
+        count.
         """
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
             raise Refused("unavailable", "too many sign-ins are in progress", Retry_After="5")
@@ -365,9 +366,9 @@ class Gate:
     ) -> None:
         """Write a failed sign-in to the log and to the operator log.
 
-        The response does not wait for the log entry, because its time must not show whether the operator
-        exists. A name that an unauthenticated client typed is not stored: it may be a password in the wrong
-        field. `details` came from an identity provider.
+        The response does not wait for the log entry, because the response time must not show whether the
+        operator exists. A name that an unauthenticated client typed is not stored: it may be a password in
+        the wrong field. `details` came from an identity provider.
         """
         address = _address(request)
         _log.warning("failed sign-in from %s", address)

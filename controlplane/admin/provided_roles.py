@@ -80,8 +80,9 @@ def overage(claims: Sequence[str], details: Mapping[str, str], operator: Operato
 def _left_out(claim: str, members: Mapping[str, Any]) -> bool:
     """Return True if the token only refers to the claim (OpenID Connect Core section 5.6.2).
 
-    If a person has too many groups, Microsoft Entra sends only a reference to the claim. In an implicit flow,
-    Microsoft Entra sends the claim `hasgroups` instead of a reference.
+    If a person has too many groups, Microsoft Entra sends only a reference to the groups in place of the
+    claim. In an implicit flow, Microsoft Entra sends the claim `hasgroups` instead of the reference to the
+    groups.
     """
     elsewhere = members.get("_claim_names")
     if isinstance(elsewhere, Mapping) and claim in elsewhere:

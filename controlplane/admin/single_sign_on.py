@@ -150,15 +150,16 @@ class SingleSignOn:
         await self._provider.check_came_from_here(request.query.get("iss"))
         code = request.query.get("code", "")
         if not code or len(code) > _LONGEST:
-            raise SignInFailed(Cause.CODE, "the provider returned no valid code")
+            raise SignInFailed(Cause.CODE, "the provider returned no valid authorization code")
         return await self._provider.proof(code, self._redirect_uri, _secrets_of(begun))
 
     async def _person(self, proof: Proof) -> Identified:
         """Return the operator that the claims identify, by a link to the operator or by the person's groups.
 
-        A name identifies a local operator only at the first sign-in, which links the person. An operator with
-        a password is never linked by name. Userinfo is requested if the ID token names no operator. Userinfo
-        is not requested if the token gives a role and no local operator has a name from the token.
+        A sign-in finds a local operator by name only once: this first sign-in links the person to the
+        operator. An operator with a password is never linked by name. Userinfo is requested if the ID token
+        names no operator. Userinfo is not requested if the token gives a role and no local operator has a
+        name from the token.
         """
         found = [proof.claims]
         subject = subject_of(self._settings.oidc_issuer, proof.claims.members)

@@ -74,7 +74,7 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
     def is_in_force(self) -> bool:
         """Return True if a part of the change is active as soon as the plan is applied.
 
-        If an app changes, only the choice of its ruleset needs an approval.
+        In a change of an app, only a new value of `ruleset` needs an approval.
         """
         if self.gate in ("proposes", "proposed") and self.kind == "app":
             return any(each.name != "ruleset" for each in self.members)
@@ -82,7 +82,10 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Unmanaged(msgspec.Struct, rename="camel", frozen=True):
-    """A thing that the configuration directory does not name, in a list that it manages. The thing stays."""
+    """A thing that is in a managed list, but that the configuration directory does not name.
+
+    The thing stays.
+    """
 
     kind: Kind
     org: str | None

@@ -56,7 +56,7 @@ class WantedFederated(msgspec.Struct, rename="camel", frozen=True, forbid_unknow
     def facts(self) -> dict[str, Any]:
         """Facts that identify a federated credential.
 
-        A credential with other facts is a different credential.
+        If any of these facts differs, a plan treats the credential as a different credential.
         """
         own = {"issuer": self.issuer, "subject": self.subject, "audience": self.audience, "reuse": self.reuse}
         if not self.keys:
@@ -75,7 +75,10 @@ class WantedKey(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts that identify a public key. A credential with other facts is a different credential."""
+        """Facts that identify a public key.
+
+        If any of these facts differs, a plan treats the public key as a different credential.
+        """
         given = checked_key(self.key)
         named = {each: given.jwk[each] for each in ("kid", "alg") if each in given.jwk}
         facts = {"key": key_words(given.jwk), "thumbprint": given.identity, **named}
@@ -92,7 +95,10 @@ class WantedCertificate(msgspec.Struct, rename="camel", frozen=True, forbid_unkn
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts that identify a certificate. A credential with other facts is a different credential."""
+        """Facts that identify a certificate.
+
+        If any of these facts differs, a plan treats the certificate as a different credential.
+        """
         given = checked_certificate(self.certificate)
         return {"subject": given.subject, "thumbprint": given.thumbprint}
 
@@ -124,7 +130,7 @@ class WantedApp(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
         _check_end(self.secret_ends)
 
     def credentials(self, name: CredentialListName) -> tuple[WantedCredential, ...] | None:
-        """Return one list of the app's credentials by its name, or None if the list is not managed."""
+        """Return the app's credential list of the given name, or None if that list is not managed."""
         lists = {"federated": self.federated, "keys": self.keys, "certificates": self.certificates}
         return lists[name]
 

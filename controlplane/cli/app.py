@@ -194,7 +194,7 @@ def list_apps(
 def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
     """Return a table row for each app, with the app's state.
 
-    The row marks credentials that end soon or have ended.
+    The table row of an app marks the app's credentials that end soon or have ended.
     """
     from controlplane.operations import credentials
 

@@ -112,9 +112,13 @@ def verify_archive(
     if directory is not None and not directory.is_dir():
         raise CommandFailed(INVALID_INPUT, f"{directory}: is not a directory")
     if head is not None and org is None:
-        raise CommandFailed(INVALID_INPUT, "--head: also name the organisation of the link with --org")
+        raise CommandFailed(
+            INVALID_INPUT, "--head: also give --org, the organisation that the chain link belongs to"
+        )
     if from_link is not None and org is None:
-        raise CommandFailed(INVALID_INPUT, "--from-link: also name the organisation of the link with --org")
+        raise CommandFailed(
+            INVALID_INPUT, "--from-link: also give --org, the organisation that the chain link belongs to"
+        )
     known = _known(org, head, checkpoint)
     begins_after = _begins_after(org, from_link, since)
     verdicts = asyncio.run(_verdicts(cli, directory, sink, org, known, begins_after))

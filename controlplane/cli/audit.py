@@ -384,7 +384,9 @@ def _event(cli: Cli, given_id: str, org: str | None) -> EventDetails:
         names = _names(cli)
         rows = [event_cells(bytes(each), names) for each in found.events]
         print_list(CANDIDATES, rows, as_json=False)
-        raise CommandFailed(FAILED, f"{len(ids)} events have this ID: give an event ID")
+        raise CommandFailed(
+            FAILED, f"{len(ids)} audit events have this ID: give the event ID of one event in the list"
+        )
     return cli.call(event, EventReference(found.org_ids[0], ids[0]))
 
 

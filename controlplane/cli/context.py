@@ -214,9 +214,11 @@ class Cli:
         self.run(work, reads=True)
 
     def run(self, work: Callable[[Open], Awaitable[T]], *, reads: bool) -> T:
-        """Run `work` while the store is open. Report each failure of `work` on one line.
+        """Open the store, and run the function `work` with the open store.
 
-        With `reads`, `work` only reads, and neither a missing store nor a missing master key is created.
+        Report each failure of `work` on one line.
+
+        If `reads` is true, the function `work` only reads, so a missing store or master key is not created.
         """
 
         if not self.has_store:
@@ -307,7 +309,8 @@ def _describe(error: Exception) -> Exception:
 async def _filled_index(settings: Settings, store: SqlStore, stack: AsyncExitStack) -> SearchIndex:
     """Return the search index after all accepted events were added to the index.
 
-    The command fills the index, because a server may not run and its index writer may be behind.
+    The command itself adds events to the index: a server may not be running, or its index writer may be
+    behind.
     """
     from controlplane.index_writer import IndexWriter
     from controlplane.search import open_index

@@ -37,9 +37,10 @@ def delete(
 
 
 def _of_the_shown(asked: Q, shown: Effect) -> Q:
-    """Return a request that names the thing in the confirmed question by its ID.
+    """Return the deletion request with the ID of the thing that the question names.
 
-    The name could refer to a different thing when the operator confirms the deletion.
+    The request has the ID because the name could belong to another thing when the operator confirms the
+    deletion.
     """
     from msgspec.structs import replace
 

@@ -182,7 +182,7 @@ def _fleet(wanted: Wanted) -> dict[str, Any]:
 
 
 def _without_none(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members without members that are None.
+    """Return the members whose value is not None.
 
     The member `enabled: true` is left out, because it is the default.
     """

@@ -29,7 +29,7 @@ Root = Annotated[
 
 
 def asks_the_store(cli: Cli, ruleset: Ruleset, schema: Path | None) -> bool:
-    """Return True if only the store has the ruleset's schemas, so that an operation must evaluate it."""
+    """Return True if only the store has the ruleset's schemas, so an operation must evaluate the ruleset."""
     from proxy.policy.schemas import needs_schemas
 
     return needs_schemas(ruleset) and schema is None and cli.has_store

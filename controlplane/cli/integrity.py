@@ -128,7 +128,9 @@ def verify(
 
     cli: Cli = ctx.obj
     if head is not None and org is None:
-        raise CommandFailed(INVALID_INPUT, "--head: also name the organisation of the link with --org")
+        raise CommandFailed(
+            INVALID_INPUT, "--head: also give --org, the organisation that the chain link belongs to"
+        )
     request = Verify(org=org, head=head, checkpoint=() if checkpoint is None else read_checkpoint(checkpoint))
     if cli.is_remote:
         verdicts = list(cli.call(verify_all, request).orgs)

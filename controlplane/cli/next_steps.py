@@ -40,7 +40,7 @@ class Typed:
 
     @property
     def proxy(self) -> str:
-        """Command name of the proxy's program, in the same form as `program`."""
+        """Command name that starts the proxy's program, in the same form as `program`."""
         return proxy_beside(self.program)
 
 

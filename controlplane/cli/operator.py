@@ -383,7 +383,7 @@ def _describe(operator: OperatorFacts) -> dict[str, Any]:
 def delete(ctx: typer.Context, operator: _Operator, yes: YesDelete = False, json: Json = False) -> None:
     """Delete an operator at once, with the operator's sessions and API tokens.
 
-    The operator log keeps the operator's name.
+    Lines of the operator log still show the name of the deleted operator.
     """
     from controlplane.operations import deletions, operators
 

@@ -237,8 +237,8 @@ def grant(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) ->
 def revoke(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
     """Remove an organisation from the organisations that a proxy serves.
 
-    The control plane refuses the organisation's events from the proxy at once. The proxy drops the
-    organisation's rules at its next sync.
+    The control plane refuses the organisation's events from the proxy at once. At the next sync, the proxy
+    drops the rules of the removed organisation.
     """
     from controlplane.operations import proxies
 

@@ -77,7 +77,7 @@ def show_usage(
 def rows_of(found: RulesetUsage, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield a table row for each rule: rules of the active version in order, the default, other rules.
 
-    In a row, `place` is None for a rule of the active version.
+    The cell `place` of a row is None if the rule is in the active version.
     """
     used = {each.rule: each for each in found.rules}
     others = sorted(used.keys() - {*ids, DEFAULT_RULE_ID})

@@ -47,7 +47,7 @@ def new(ctx: typer.Context, json: Json = False) -> None:
     path = cli.settings.store.path
     if cli.settings.store.url:
         raise CommandFailed(
-            FAILED, "not needed with Store.Url: the first start makes the tables in the database"
+            FAILED, "no command is needed with Store.Url: the first start makes the tables in the database"
         )
     if is_store(path):
         raise CommandFailed(FAILED, f"{path}: a store already exists; move it away to make a new one")

@@ -162,8 +162,8 @@ def _soon(request: PageRequest) -> str:
 async def add_app(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     """Add an application, and respond with the page that shows the client secret.
 
-    The page is the response to the POST request itself, so that it can't be opened again. A reload of the
-    page sends the form again and fails, because the name is in use.
+    The page with the client secret is the response to the POST request itself, so that nobody can open the
+    page again. A reload of the page sends the form again and fails, because the name is in use.
     """
     org, _, ruleset = request.form.get("ruleset", "").partition(" ")
     if not ruleset:

@@ -119,7 +119,7 @@ def columns(
 ) -> Markup:
     """Draw a chart of stacked columns, with a scale of numbers and a scale of times.
 
-    Each column of the chart is a link for a pointer.
+    Each column of the chart is a link that only a pointer, such as a mouse, can use.
     """
     scale = ticks(max((column.total for column in chart), default=0))
     drawn = Markup("").join(_column(column, span, scale[-1]) for column in chart)
@@ -175,7 +175,7 @@ def _plot(
 def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
     """Return each labelled time, and whether a narrow chart omits its label.
 
-    A narrow chart keeps the label of the roundest time.
+    A narrow chart omits every second label, and keeps the label of the roundest time.
     """
     marks = time_marks(span)
     if not marks:
@@ -320,7 +320,7 @@ def _short_line(x: float, y: float) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range of numbers in a strip, from `first` to `last`, both included."""
+    """A range of event numbers in a bar, from `first` to `last`, both included."""
 
     kind: str
     first: int

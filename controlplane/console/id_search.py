@@ -1,4 +1,7 @@
-"""Ids in the search box. An id opens its audit event, or lists the events if several have the id."""
+"""Search for audit events by an id that an operator enters in the search box.
+
+An id opens its audit event, or lists the events if several have the id.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Pure functions that find the lines that two texts have in common, within a predictable time.
 
-Lines that occur exactly once in each text, such as ids of rules, align the texts. The ranges between the
-lines that align the texts are mostly short. In the worst case, a precise comparison of a range takes time
-proportional to the cube of its length.
+Lines that occur exactly once in each text, such as ids of rules, align the texts. Most ranges between two
+aligned lines are short. In the worst case, a precise comparison of a range takes time proportional to the
+cube of its length.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Piece:
 def alike(old: str, new: str) -> bool:
     """Return True if the old line was probably changed into the new line.
 
-    The lines are similar if a third of the shorter line equals the start and end of the longer line.
+    Two lines are similar if their equal start and equal end make up at least a third of the shorter line.
     """
     shorter = min(len(old.strip()), len(new.strip()))
     before, behind = _same_ends(old.strip(), new.strip())

@@ -129,8 +129,8 @@ async def unlink_person(context: OperationContext, actor: Actor, request: PageRe
 async def new_token(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """Make an API token, and respond with the page that shows the token.
 
-    The page is the response to the POST request itself, so that it can't be opened again. A reload of the
-    page sends the form again and fails, because the name is in use.
+    The page with the API token is the response to the POST request itself, so that nobody can open the page
+    again. A reload of the page sends the form again and fails, because the name is in use.
     """
     asked = filled(AddToken, request.form, operator=request.place["operator"])
     made = await perform(add_token, context, actor, asked)

@@ -75,7 +75,7 @@ async def add_org(context: OperationContext, actor: Actor, request: PageRequest)
 async def keep(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     """Set the retention of an organisation's audit events.
 
-    The page asks for confirmation before a shorter retention, because purged events can't be restored.
+    The page asks for confirmation before it shortens the retention, because purged events can't be restored.
     """
     asked = filled(SetRetention, request.form, org=request.place["org_id"])
     org = await perform(show, context, actor, OrgReference(org=asked.org))

@@ -32,7 +32,7 @@ _FORWARDED: Final = "-verdict:block"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One figure, and a link to the search that shows the events it counts."""
+    """One figure, and a link to the search that shows the counted events."""
 
     label: str
     value: str

@@ -132,7 +132,8 @@ async def step(
 ) -> Progress:
     """Continue the replay whose state is in the form, or start a new replay.
 
-    `evaluated` are the applications that use the ruleset, unless the form names others.
+    `evaluated` lists the applications that use the ruleset. The replay evaluates their events unless the form
+    names another application.
     """
     digest = sha256(yaml.encode("utf-8", "surrogatepass")).hexdigest()
     before = _so_far(form, digest) if form.get("do") == "replay-on" else None
@@ -156,7 +157,9 @@ def _so_far(form: Mapping[str, str], digest: str) -> Replayed:
         carried = msgspec.json.decode(form.get("replay_so_far", ""), type=_SoFar)
         groups = carried.replayed.groups
         if len(groups) > MAX_GROUPS or any(group.change not in CHANGES for group in groups):
-            raise ValueError("the replay state in the form has impossible groups")
+            raise ValueError(
+                "the replay state in the form has too many groups, or a group with an unknown change"
+            )
     except (msgspec.DecodeError, ValueError):
         raise InvalidRequest(
             "the replay can't continue from the state in the form: start the replay again"
@@ -192,7 +195,7 @@ def _change(facts: ChangeFacts) -> Change:
 
 
 def _query(app_id: str | None, before: OutcomeFacts) -> str | None:
-    """Return a filter for the app's events with this recorded outcome; None if it can't be written."""
+    """Return a filter for the app's events with this recorded outcome; None if no filter can express it."""
     by = ("reason", before.by) if before.verdict == "refused" else ("ruleid", before.by)
     wanted = [by] if before.verdict == "refused" else [("verdict", before.verdict), by]
     found = [terms.term(field, value) for field, value in [*([("app", app_id)] if app_id else []), *wanted]]

@@ -122,7 +122,7 @@ def _filter(outcome: OutcomeFacts) -> Named | None:
 
 
 def _hidden_only(one: Named, other: Named) -> list[str]:
-    """Return the properties that the filter `one` removes and `other` keeps."""
+    """Return the properties that the filter `one` removes and the filter `other` keeps."""
     hidden = [each for each in one.stripped if each not in other.stripped]
     if other.allowed is not None:
         hidden = [each for each in hidden if each in other.allowed]

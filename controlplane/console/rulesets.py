@@ -321,8 +321,8 @@ async def _compared(
 def _version(fields: Mapping[str, str], name: str) -> int | None:
     """Return the ruleset version that a link or a form names, or None if none is named.
 
-    Raise Refused if the text is not a version number. The error page shows no form, because operators do not
-    type versions.
+    Raise Refused if the text is not a version number. The error page shows no form, because operators choose
+    a version in a list and never type its number.
     """
     given = fields.get(name, "")
     if given and not (given.isascii() and given.isdecimal() and len(given) < 10):

@@ -134,8 +134,8 @@ def interval(start_ms: int, end_ms: int, zone: tzinfo = UTC) -> str:
 def clock_mark(ms: int, step_ms: int, span_ms: int, zone: tzinfo = UTC) -> str:
     """Return the label of a time on an axis, such as `14:30`, `Nov 21` or `2026-11`.
 
-    The form of the label depends on the distance between marks. Without a distance, the label is the name of
-    the time zone.
+    The form of the label depends on `step_ms`, the distance between two marks of the axis. If the distance
+    between two marks is 0, the label is the name of the time zone.
     """
     moment = local(ms, zone)
     if not step_ms:
@@ -154,7 +154,7 @@ def compact(value: float) -> str:
 
 
 def as_sentence(message: str) -> str:
-    """Begin a message with a capital letter and end it with a full stop, for boxes of their own.
+    """Begin a message with a capital letter and end it with a full stop, for a message box on a page.
 
     A message that begins with a position, such as `rules:2:1`, keeps its first letter.
     """

@@ -183,7 +183,7 @@ def period_of(request: PageRequest) -> Period:
 
 
 def window(request: PageRequest, period: Period, org: str | None, query: str = "") -> Window:
-    """Return the window of a period for one organisation, or for all that the operator has a role in."""
+    """Return the window of a period, for one organisation or for all organisations of the operator."""
     since = request.now_ms - (period.intervals - 1) * period.interval_ms
     axis = edges(since, request.now_ms + 1, period.interval_ms, request.zone)
     return Window(request, org, query, period.interval_ms, axis)
@@ -267,8 +267,8 @@ async def marks_of(
 def _changes_something(line: RecordFacts, kind: str) -> bool:
     """Return whether the operation in a line of the operator log changed something.
 
-    A proposal changes nothing, and applying a text that is already active changes nothing. Lines of the
-    operator log from earlier releases have no result.
+    A proposal does not change the active rules, and applying a text that is already active changes nothing.
+    Lines that an earlier release wrote to the operator log have no result.
     """
     done = line.outcome == "done"
     return done and (kind != "publish" or line.result is None or line.result.startswith(_PUBLISHES))

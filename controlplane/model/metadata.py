@@ -286,7 +286,7 @@ class _Reader:
         self._declare_operation(attributes, action=True)
 
     def _parameter(self, attributes: dict[str, str]) -> None:
-        """Store the first parameter's type of a bound operation, because the operation binds to it."""
+        """Store the type of a bound operation's first parameter, because the operation binds to this type."""
         operation = self._operation
         if operation is not None and operation.bound and operation.binds is None:
             operation.binds = self._type_ref(attributes)

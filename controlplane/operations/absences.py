@@ -39,9 +39,9 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Names that an actor has permission to look at, by the filter field that compares them.
+    """Names of the things that an actor has permission to look at, grouped by filter field.
 
-    Apps, proxies and organisations have a name and an id. Rules have only a name.
+    Apps, proxies and organisations have a name and an id. A rule has a name but no separate id.
     """
 
     ids: Mapping[str, Mapping[str, str]]  # names by field and id
@@ -94,8 +94,8 @@ def _ids_in(text: str) -> set[str]:
 def exclusions(wanted: Filter) -> Filter:
     """Return the terms of a filter that exclude events by a name, such as `-app:payroll`.
 
-    A name that does not exist excludes nothing. An empty search result does not show that an excluded name
-    does not exist.
+    In a filter, an excluded name that does not exist excludes no event. An empty search result does not show
+    that an excluded name does not exist.
     """
     return Filter(
         tuple(

@@ -71,6 +71,6 @@ _LOCAL: Final = "local:"  # prefix that no operator's name has
 def local_actor(user: str) -> Actor:
     """Return the actor for commands that open the store directly.
 
-    The actor of such a command has every permission.
+    A user whose command opens the store directly has every permission.
     """
     return Actor(f"{_LOCAL}{user}", {EVERY_ORG: "admin"})

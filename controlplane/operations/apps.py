@@ -354,7 +354,8 @@ async def bind_proposed(context: OperationContext, proposal: Proposal, approval:
 async def rotate_secret(context: OperationContext, actor: Actor, request: RotateSecret) -> NewSecret:
     """Make a new client secret, which the response shows only once.
 
-    Unless the request has a grace period, the old secret and its tokens end.
+    If the request gives no grace period, the old client secret and its tokens end at the next sync of each
+    proxy.
     """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     expires_ms = _end_of_secret(request.expires, context.clock.wall_ms())

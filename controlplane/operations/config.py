@@ -1,4 +1,4 @@
-"""Management as code: compare with a configuration directory, apply the directory, and export one."""
+"""Management as code: compare, apply and export configuration directories."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Step:
 class Prepared:
     """Results of slow work for the changes of a plan.
 
-    The results are made before the transaction begins.
+    The slow work ends before the transaction of the plan begins.
     """
 
     rulesets: Mapping[tuple[str, str], rulesets.ReadRuleset]  # rulesets by organisation and name

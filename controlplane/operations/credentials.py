@@ -274,7 +274,8 @@ async def remove(context: OperationContext, actor: Actor, request: CredentialRef
 def state_at(ends_ms: int | None, now_ms: int) -> State:
     """Return the state of a credential by the time when the credential ends.
 
-    The rule for the state is the same for secrets, keys, certificates and federated credentials.
+    The end time decides the state of client secrets, public keys, certificates and federated credentials
+    alike.
     """
     if ends_ms is None or ends_ms - now_ms > SOON_DAYS * DAY_MS:
         return "valid"
@@ -424,7 +425,7 @@ def present_secret(app: App) -> PresentSecret | None:
 
 
 def present_credentials(app: App) -> dict[CredentialListName, tuple[PresentCredential, ...]]:
-    """Return an app's credentials other than client secrets, grouped and written as a plan compares them."""
+    """Return an app's credentials other than client secrets, in the groups and form that a plan compares."""
     found: dict[CredentialListName, list[PresentCredential]] = {name: [] for name in CREDENTIAL_LISTS}
     for each in app.credentials:
         ends = as_rfc3339(each.ends_ms)

@@ -128,7 +128,7 @@ async def delete_org(context: OperationContext, actor: Actor, request: OrgRefere
 async def delete_operator(context: OperationContext, actor: Actor, request: OperatorReference) -> Deleted:
     """Delete an operator: the operator's sessions and API tokens end at once.
 
-    The operator log keeps the operator's name.
+    Lines of the operator log still show the name of the deleted operator.
     """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)

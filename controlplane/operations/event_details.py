@@ -21,7 +21,7 @@ class EventReference(Request):
 
 
 class RulesetOfEvent(msgspec.Struct, rename="camel"):
-    """Version that evaluated the event, of the ruleset that the application has now."""
+    """Version of the application's current ruleset: the version that evaluated the audit event."""
 
     ruleset_id: str
     name: str

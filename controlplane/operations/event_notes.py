@@ -19,7 +19,7 @@ Notes = tuple[tuple[str, ...], tuple[str, ...]]
 async def why_nothing(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> tuple[str, ...]:
-    """Return notes on a search that found nothing: possible mistakes in it, and the searched range."""
+    """Return notes on a search without results: possible mistakes in the search, and the searched range."""
     wrong, looked_at = await notes_on_nothing(context, actor, org, query)
     return (*wrong, *looked_at)
 
@@ -76,7 +76,7 @@ async def held_within(
 
 
 async def _names(context: OperationContext, actor: Actor) -> dict[tuple[str, str], str]:
-    """Return the current names of things, by the filter field and the id of the thing."""
+    """Return the current names of things. The key of each name is the pair of filter field and id."""
     names = {("org", org.org_id): org.name for org in await context.resolve.orgs(actor)}
     names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await context.resolve.proxies(actor, None)}
     names |= {("app", app.app_id): app.name for app in await context.resolve.apps(actor, None)}

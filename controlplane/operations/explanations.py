@@ -58,7 +58,7 @@ class PossibleFacts(msgspec.Struct, rename="camel"):
 class ImpliedFacts(msgspec.Struct, rename="camel"):
     """A request that another request implies, such as a navigation in `$expand`.
 
-    The implied request is evaluated like a separate request.
+    The rules evaluate the implied request like a separate request.
     """
 
     cause: str  # $expand, members@odata.bind, resource

@@ -27,7 +27,7 @@ _LONGEST_LABEL: Final = 200
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Text of a draft ruleset, or reference to a stored ruleset.
 
-    A source has either the text or the reference.
+    Either `yaml` has the text of a ruleset, or `ruleset` names a stored ruleset.
     """
 
     yaml: str | None = None
@@ -115,7 +115,7 @@ NO_PACKED_SCHEMAS: Final = PackedSchemas({}, {})
 
 @dataclass(frozen=True, slots=True)
 class GivenRules:
-    """A ruleset as name for messages, text and schemas."""
+    """A ruleset: its name for messages, its text and its schemas."""
 
     label: str
     text: str

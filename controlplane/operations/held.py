@@ -36,8 +36,8 @@ class Keeper:
 class Gap:
     """A period of missing events that ends at `until_ms` and begins at the end of the previous gap.
 
-    The kind `absent` means that neither an organisation nor an event existed. The kind `partly purged` means
-    that some organisations purged their events, and others did not.
+    The state `absent` means that neither an organisation nor an event existed in the period. The state
+    `partly purged` means that some organisations purged their events of the period, and others did not.
     """
 
     state: Literal["absent", "purged", "partly purged"]

@@ -23,7 +23,8 @@ from proxy.wire.figures import counted
 class Head(Response):
     """Newest link of an organisation's audit chain.
 
-    A copy of the link that is stored elsewhere proves later that no earlier event was changed.
+    If a copy of the link is stored elsewhere, the copy later proves that no event before the link was
+    changed.
     """
 
     org_id: str
@@ -216,9 +217,9 @@ async def verification(
 async def verification_in_turn(
     context: OperationContext, actor: Actor, request: Verify
 ) -> AsyncGenerator[Progress | Verdict]:
-    """Yield as `verification` does, but wait for running verifications of the same actor."""
+    """Yield the results of `verification`, but wait for running verifications of the same actor."""
     if request.head is not None and request.org is None:
-        raise InvalidRequest("head: also name the organisation of the link with org")
+        raise InvalidRequest("head: also give org, the organisation that the chain link belongs to")
     known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}
     org_ids = [org.org_id for org in await context.resolve.orgs_of_events(actor, request.org)]
     if request.head is not None:

@@ -1,8 +1,8 @@
 """Operations: their name, their place in the admin API, and the function that performs an operation.
 
 The function of an operation takes a context, an actor and a typed request, and returns a typed response. The
-function itself checks the actor's role in the organisation, because only the function can find the
-organisation of a request.
+function of an operation checks the actor's role itself, because only the function finds the organisation of a
+request.
 
 A stream is an operation whose response is too long or too slow to be one value. The function of a stream
 first checks the request, and then returns the response in pieces.

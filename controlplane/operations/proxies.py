@@ -121,8 +121,8 @@ async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) ->
 async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
     """Remove an organisation from the organisations that a proxy serves.
 
-    The control plane refuses the organisation's events from the proxy at once. The proxy drops the
-    organisation's rules at its next sync.
+    The control plane refuses the organisation's events from the proxy at once. At the next sync, the proxy
+    drops the rules of the removed organisation.
     """
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
@@ -133,7 +133,7 @@ async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -
 async def acknowledge(context: OperationContext, actor: Actor, request: AcknowledgeLosses) -> Acknowledged:
     """Acknowledge a proxy's missing events, repeated numbers and implausible times.
 
-    Losses up to now no longer count against the health of the proxy.
+    Losses that happened before the acknowledgement no longer count against the health of the proxy.
     """
     if not request.note.strip():
         raise InvalidRequest("note: enter an explanation of the lost events")

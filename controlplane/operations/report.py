@@ -72,7 +72,7 @@ class Making:
         return await asyncio.shield(self._task)
 
     async def files_within(self, seconds: float) -> ReportFiles | None:
-        """Return the files of the report, or None if the report takes longer than that many seconds."""
+        """Return the files of the report, or None if the report takes longer than `seconds`."""
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         return self._task.result() if done else None
 

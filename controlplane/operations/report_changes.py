@@ -125,7 +125,7 @@ async def rules_of_app(
 
 
 def _ruleset_of(span: Seen, app: App, switches: list[Switch]) -> str | None:
-    """Return the ruleset that evaluated a range of events, or None if it is not known."""
+    """Return the ruleset that evaluated a range of events, or None if the ruleset is not known."""
     if not switches:
         return app.ruleset_name
     return switches[0].before if text_of_moment(span.last) < switches[0].at else None

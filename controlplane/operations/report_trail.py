@@ -92,7 +92,7 @@ def _pending(beat: Heartbeat, state: ReceivedNumbers | None, org_id: str) -> int
 
 
 def _problem(proxy: Proxy, beat: Beat | None, pending: int | None, *, has_sent: bool, period: Period) -> str:
-    """Return why the proxy may still hold events of the period, or an empty text if it can't."""
+    """Return the reason why a proxy may still hold events of the period, or an empty text."""
     if beat is None:
         if not has_sent and proxy.last_seen_ms is None:
             return ""  # the proxy was registered, but never started

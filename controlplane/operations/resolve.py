@@ -60,7 +60,7 @@ class Resolver:
     """
 
     def __init__(self, store: Store, about: set[str]) -> None:
-        """Create a resolver that adds the ids of organisations that an operation affects to `about`."""
+        """Create a resolver that adds to `about` the ids of the organisations that an operation affects."""
         self._store = store
         self._about = about
 
@@ -121,13 +121,13 @@ class Resolver:
         )
 
     async def org_names(self, actor: Actor, org_ids: Collection[str]) -> dict[str, str]:
-        """Return names by id for those of the organisations that the actor may look at."""
+        """Return organisation names by id, without organisations that the actor may not look at."""
         query = ListQuery(ids=frozenset(filter(is_text, org_ids)), org_ids=actor.sees)
         found = {org.org_id: org.name for org in await all_rows(self._store.list_orgs, query)}
         return found | await self._deleted_names(actor, org_ids, found, "org")
 
     async def names(self, actor: Actor, ids: Collection[str]) -> dict[str, str]:
-        """Return the names of things by id, for those of the ids whose things the actor may look at.
+        """Return the names of things by id, without things that the actor may not look at.
 
         The ids can be of apps, rulesets, proxies and operators.
         """
@@ -143,17 +143,17 @@ class Resolver:
         return found | await self._deleted_names(actor, ids, found, "ruleset", "operator")
 
     async def app_names(self, actor: Actor, app_ids: Collection[str]) -> dict[str, str]:
-        """Return names by id for those of the apps that the actor may look at."""
+        """Return app names by id, without apps that the actor may not look at."""
         found = {app.app_id: app.name for app in await self.apps_with(actor, app_ids)}
         return found | await self._deleted_names(actor, app_ids, found, "app")
 
     async def apps_with(self, actor: Actor, app_ids: Collection[str]) -> Sequence[App]:
-        """Return those of the apps with these ids that the actor may look at."""
+        """Return the apps with these ids, without the apps that the actor may not look at."""
         query = ListQuery(ids=frozenset(filter(is_text, app_ids)), org_ids=actor.sees)
         return await all_rows(self._store.list_apps, query)
 
     async def proxy_names(self, actor: Actor, proxy_ids: Collection[str]) -> dict[str, str]:
-        """Return names by id for those of the proxies that the actor may look at."""
+        """Return proxy names by id, without proxies that the actor may not look at."""
         query = ListQuery(ids=frozenset(filter(is_text, proxy_ids)), org_ids=actor.sees)
         read = partial(self._store.list_proxies, standing="any")
         found = {proxy.proxy_id: proxy.name for proxy in await all_rows(read, query)}
@@ -215,7 +215,7 @@ class Resolver:
 
         `role_in` is the organisation in which the operation changes a role of the operator. If `role_in` is
         given, the line in the operator log is only about the organisation `role_in`. Everybody who may look
-        at the organisation `role_in` sees the change of the role.
+        at the organisation `role_in` sees in the operator log that the role changed.
         """
         operator = await self._store.operator(reference)
         if operator is None or not _may_see(actor, operator):
@@ -284,7 +284,7 @@ class Resolver:
     async def _deleted_names(
         self, actor: Actor, ids: Collection[str], known: Collection[str], *kinds: TombstoneKind
     ) -> dict[str, str]:
-        """Return the names of deleted things by id, for those of the ids that belong to a deleted thing."""
+        """Return the names of the deleted things among `ids`, by id."""
         dead = await self._store.tombstones([each for each in ids if each not in known])
         return {each.id: each.label for each in dead if each.kind in kinds and _may_see_deleted(actor, each)}
 

@@ -54,9 +54,9 @@ class RouteFacts(msgspec.Struct, rename="camel"):
 
 
 class PassingFacts(msgspec.Struct, rename="camel"):
-    """A navigation that `$expand` can follow to bypass a rule.
+    """A navigation property that `$expand` can follow to bypass a rule.
 
-    `hidden_by` names rules about the target of the navigation.
+    `hidden_by` names the rules that block or filter the objects behind the navigation property.
     """
 
     navigation: str

@@ -244,7 +244,7 @@ async def _propose(
 
 
 def _in_words(applied: Ruleset, changed: Applied) -> str:
-    """Return in words the change that the application of a ruleset text made."""
+    """Return a line that says what applying a ruleset text changed."""
     if changed == "nothing":
         return f"{applied.name} unchanged: version {applied.version} stays active"
     alone = ": the text is unchanged, a schema is new" if changed == "schemas" else ""

@@ -247,7 +247,7 @@ async def _unknown(context: OperationContext, names: Sequence[str]) -> tuple[str
 
 
 async def _lag(context: OperationContext, sink: AnyTable, position: int) -> tuple[int, int | None]:
-    """Return how many events or notices a sink has not received, and the time of the oldest."""
+    """Return how many events or notices a sink has not received, and the time of the oldest of them."""
     if isinstance(sink, WebhookSettings):
         waiting = await context.store.notices_waiting(position)
         return waiting, await context.store.oldest_notice_after(position)
@@ -276,7 +276,7 @@ async def _letter(context: OperationContext, sink: AnyTable, letter: DeadLetter,
 
 
 async def _refused_id(context: OperationContext, sink: AnyTable, position: int) -> str | None:
-    """Return the id of the event or notice at the position, or None if retention has deleted it."""
+    """Return the id of the event or notice at a position, or None if retention deleted that item."""
     if isinstance(sink, WebhookSettings):
         notices = await context.store.notices_after(position - 1, 1)
         return decoded(notices[0].body).notice_id if notices and notices[0].position == position else None

@@ -208,8 +208,8 @@ async def _current(
 ) -> Mapping[str, str | None]:
     """Return the current sync version of some proxies that sent a heartbeat since the stop.
 
-    The first proxies to compare are those whose last heartbeat alone does not confirm the stop. A heartbeat
-    alone confirms the stop if the proxy's rules were synced after the stop was set.
+    A limited number of proxies is compared, first those whose last heartbeat alone does not confirm the stop.
+    A heartbeat alone confirms the stop if the proxy's rules were synced after the stop was set.
     """
     heard = [
         (_confirms(each.heard, stopped_ms, None), each.proxy.proxy_id)
@@ -247,8 +247,8 @@ async def _reached(
 def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
     """Return True if the proxy had the emergency stop when it sent the heartbeat.
 
-    The proxy had the stop if its sync version was current, or if its rules were confirmed after the stop was
-    set.
+    The proxy had received the stop if its sync version was current, or its rules were confirmed after the
+    stop was set.
     """
     if heard.received_ms < stopped_ms:
         return False

@@ -130,7 +130,8 @@ async def _suggested(
 ) -> Suggestion:
     """Suggest rules that allow the observed requests.
 
-    Query guards that would block requests to allow are removed. Filters are not removed.
+    Remove a query guard from the suggested ruleset if the guard would block a request that the rules must
+    allow. A suggestion never removes a filter from the suggested ruleset.
     """
     unguarded: frozenset[str] = frozenset()
     while True:

@@ -20,8 +20,8 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 def edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> list[int]:
     """Return the starts of the intervals that cover the period, and the end of the last interval.
 
-    A day of a time zone with a clock change has 23 or 25 hours. An interval that contains a clock change is
-    longer or shorter by that hour.
+    A day of a time zone with a clock change has 23 or 25 hours. An interval that contains a clock change for
+    summer time is an hour longer or shorter.
     """
     if zone is UTC or interval_ms <= QUARTER_MS:
         first = from_ms // interval_ms * interval_ms
@@ -58,14 +58,14 @@ def _local_edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> li
 
 
 def unit_of(interval_ms: int, starts: Sequence[int]) -> int:
-    """Return an interval length for the search index whose counts add up to the given intervals."""
+    """Return an interval length for the search index that divides all given intervals without a remainder."""
     if all(start % interval_ms == 0 for start in starts):
         return interval_ms
     return HOUR_MS if all(start % HOUR_MS == 0 for start in starts) else QUARTER_MS
 
 
 def gathered(counts: Iterable[tuple[int, int]], edges: Sequence[int]) -> Counter[int]:
-    """Add the counts of shorter intervals, as (start, count), to the longer interval around the start."""
+    """Add each count of a shorter interval to the longer interval that contains its start."""
     found: Counter[int] = Counter()
     for start, count in counts:
         at = bisect_right(edges, start) - 1

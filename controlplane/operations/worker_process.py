@@ -31,7 +31,7 @@ _MOST_OF_ONE: Final = 4
 
 
 class _Queue:
-    """Queue of function runs for one purpose, of which one runs at a time.
+    """Queue of function runs for one purpose. The queue runs one function at a time.
 
     The first run of a function starts a worker process, and later runs use the same worker process. Each
     operator runs one function at a time, so an operator with many runs delays only their own runs.

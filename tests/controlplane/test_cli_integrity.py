@@ -86,7 +86,7 @@ def test_an_organisation_that_was_taken_out_whole_is_found_by_a_head_that_was_ke
 @pytest.mark.parametrize(
     ("arguments", "report"),
     [
-        (["--head", "a" * 32], "also name the organisation of the link with --org"),
+        (["--head", "a" * 32], "also give --org, the organisation that the chain link belongs to"),
         (["--org", "acme", "--head", "xyz"], "64 hexadecimal digits"),
         (["--from-checkpoint", "missing.json"], "missing.json: No such file"),
         (["--from-checkpoint", "controlplane.toml"], "is not the output of `audit head --json`"),
