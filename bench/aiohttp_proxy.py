@@ -30,7 +30,7 @@ PATHS: Final = re.compile(r"/v1\.0/users(/[^/]+)?")
 
 @dataclass(slots=True)
 class Duties:
-    """Work of the aiohttp proxy in addition to forwarding. The duties are read from a JSON file."""
+    """Work of the aiohttp proxy in addition to forwarding. A JSON file defines this work."""
 
     upstream: str
     evaluate: bool

@@ -1,4 +1,4 @@
-"""Measure if the data path costs more when audit events can't be delivered."""
+"""Measure the data path while audit events can't be delivered, to see if its cost rises."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ Section = Mapping[str, str | int | float | bool]
 def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str) -> Path:
     """Write a settings file to `directory`, with defaults for settings not given, and return its path.
 
-    The rules are already synced, as after a restart. No control plane responds unless `sections` names one.
+    The rules are already synced, as after a restart. No control plane responds unless `sections` names a
+    control plane.
     """
     snapshot = Snapshot(
         version="1",

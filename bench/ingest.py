@@ -1,9 +1,9 @@
 """python -m bench.ingest: measure events per second and core that the control plane accepts and indexes.
 
-A control plane in its normal form receives signed batches of 500 events over real sockets from several
-proxies at once. The limits of the control plane allow the load of the measurement. The control plane's CPU
-seconds are counted until the last response (202, so the batch is on disk), and again until a search finds
-every event.
+A control plane, started with the usual command, receives signed batches of 500 events over real sockets from
+several proxies at once. The limits of the control plane allow the load of the measurement. The control
+plane's CPU seconds are counted until the last response (202, so the batch is on disk), and again until a
+search finds every event.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measure the latency that a proxy adds at a fixed rate, and the effect of the proxy's other work on it."""
+"""Measure the latency that a proxy adds at a fixed rate, and how other work of the proxy changes it."""
 
 from __future__ import annotations
 

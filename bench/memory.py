@@ -70,7 +70,7 @@ def _response(port: int, request: bytes) -> socket.socket:
 
 
 def _per_connection(port: int, worker: int, request: bytes) -> float:
-    """Return the KB of private memory per idle connection that was used once."""
+    """Return the KB of private memory of an idle connection after its first request."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     for _ in range(100):  # Memory that the first requests allocate does not belong to a connection.
         _response(port, request).close()

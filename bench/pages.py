@@ -1,8 +1,8 @@
 """python -m bench.pages: measure the time to the first byte of each console page over many events.
 
 The stored events are within the last day. A directory that the command line names is kept, and used again
-unchanged. Each page is requested several times on a kept-alive connection. The result of a page is the median
-time to its first byte.
+unchanged. Each page is requested several times on a kept-alive connection. The result for a page is the
+median time to the first byte of its response.
 """
 
 from __future__ import annotations

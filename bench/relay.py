@@ -15,7 +15,7 @@ import uvloop
 class _Side(asyncio.Protocol):
     """One of the two connections of a relayed pair.
 
-    The other connection writes the bytes that this connection reads.
+    The other connection of the pair writes the bytes that this connection reads.
     """
 
     def __init__(self) -> None:

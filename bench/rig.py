@@ -33,7 +33,8 @@ class Missing(Exception):
 class Upstream:
     """Ports of the upstream servers of a benchmark run.
 
-    Nginx listens on `open`, `guarded` and `tls`; the last two accept only the swapped credential.
+    Nginx listens on `open`, `guarded` and `tls`. The ports `guarded` and `tls` accept only the upstream
+    credential.
     """
 
     open: int

@@ -118,7 +118,7 @@ async def ask(
 
 
 async def count(index: SearchIndex, text: str) -> tuple[float, float, int, bool]:
-    """Return the milliseconds for facets and for a histogram.
+    """Measure the requests for facets and for a histogram, and return their milliseconds.
 
     Return also the number of events in the histogram, and True if the histogram is complete.
     """
@@ -133,7 +133,7 @@ async def count(index: SearchIndex, text: str) -> tuple[float, float, int, bool]
 
 
 async def measure_overview(index: SearchIndex, end_ms: int) -> None:
-    """Measure the counts of the console's overview: verdicts in three periods, and blocked requests."""
+    """Measure the queries of the console's overview: verdicts in three periods, and blocked requests."""
     took = []
     for period_ms, interval_ms in PERIODS:
         from_ms = end_ms // interval_ms * interval_ms - period_ms + interval_ms

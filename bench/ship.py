@@ -1,8 +1,8 @@
 """python -m bench.ship: measure the agent's cost of one audit event, from the spool to the control plane.
 
 The spool segments are written before the measurement. The agent's collector, journal and shipper then send
-the events to a server that only returns a signed 202 response. The batches are the batches that an agent
-makes while it catches up. The CPU time of this process is the agent's; the receiving server has its own
+the events to a server that only returns a signed 202 response. The batches have the sizes that an agent uses
+while it delivers a backlog. The CPU time of this process is the agent's; the receiving server has its own
 process.
 """
 

@@ -48,7 +48,7 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Proxy that sends calls, with its sequence numbers."""
+    """Simulated proxy that sends calls and counts their sequence numbers."""
 
     proxy_id: str
     org_id: str
@@ -80,7 +80,7 @@ def batch_of(size: int) -> Callable[[Sender], bytes]:
 
 
 def settings_for(port: int, url: str) -> str:
-    """Return the settings of a control plane whose store is a file, or PostgreSQL at the address `url`."""
+    """Return the settings of a control plane whose store is a file, or the PostgreSQL database at `url`."""
     settings = SETTINGS.format(port=port)
     if not url:
         return settings
@@ -203,7 +203,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def settled(pid: int) -> float:
-    """Return the processor time of the process after the process is idle."""
+    """Wait until the process is idle, and return its processor time."""
     while True:
         before = cpu_seconds(pid)
         time.sleep(1.2)

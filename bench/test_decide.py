@@ -1,6 +1,6 @@
-"""Measure the canonical form of a target, the plan of its rules, and the decision.
+"""Measure the time to canonicalise a target, to plan its rules, and to decide.
 
-The cost of a decision must not grow with rules for other paths.
+The cost of a decision must not grow with the number of rules for other paths.
 """
 
 import pytest

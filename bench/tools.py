@@ -62,7 +62,7 @@ def _packaged_envoy() -> str | None:
 
 @cache
 def nginx_modules() -> str | None:
-    """Return the directory of nginx's modules, if it has those for J2 and J4, and lua-cjson is installed."""
+    """Return the directory of nginx's modules, if the modules for J2 and J4 and lua-cjson are installed."""
     nginx = find("nginx")
     if nginx is None:
         return None

@@ -1,7 +1,7 @@
 """python -m bench.trickle: measure the delay until the events of quiet proxies are in the store.
 
 A control plane with its default limits serves one organisation. Each of several proxies has one event per
-second. The journal, the shipper and the sync are those of the agent. The delay of an event is the time from
+second. The measurement uses the agent's own journal, shipper and sync. The delay of an event is the time from
 its beginning to the response that confirms that the event is stored.
 """
 
@@ -40,7 +40,7 @@ SHIPPING_SECONDS = 90.0  # seconds after the last event
 
 @dataclass
 class Seen:
-    """Results of the batches of all proxies."""
+    """Delivery results of the batches of all simulated proxies."""
 
     late: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)

@@ -1,4 +1,6 @@
-"""Upstream for machines without nginx and for uploads: it returns a user for a GET, and discards bodies.
+"""Upstream for machines without nginx and for uploads.
+
+It responds to a GET with a user object, and discards bodies.
 
 Every response has its own `request-id`, like the responses of Graph.
 """

@@ -45,7 +45,7 @@ def _require_own_packages(command: str) -> None:
 
 
 def foreign_packages(site: Path) -> Iterator[str]:
-    """Yield a line for each package that belongs not only to the installation in the directory."""
+    """Yield a line for each package that is missing, or that another distribution also contains."""
     for package in PACKAGES:
         own = site / package / "__init__.py"
         spec = importlib.util.find_spec(package)
@@ -61,7 +61,7 @@ def foreign_packages(site: Path) -> Iterator[str]:
 
 
 def _others_with(package: str, site: Path) -> Iterator[str]:
-    """Yield the name and version of each other distribution in the directory that installed the package."""
+    """Yield name and version of each other distribution in the directory `site` that contains the package."""
     for record in sorted(site.glob("*.dist-info/RECORD")):
         name, _, version = record.parent.name.removesuffix(".dist-info").partition("-")
         listed = "\n" + record.read_text("utf-8", errors="replace")

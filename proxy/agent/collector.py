@@ -3,7 +3,8 @@
 Each record is moved exactly once even if any process is killed at any time.
 
 A pass of the collector reads the available records and gives each record the next sequence number of its
-organisation. The pass writes the journals, and saves cursors and numbers in one state.
+organisation. The pass writes the journals, and then saves the positions in the spool and the sequence numbers
+in one state.
 
 A completely read segment is deleted only when both slots of the state list it as used up. So no record is
 lost if only one slot of the state is readable.
@@ -114,7 +115,7 @@ class Collector:
         self._open.clear()
 
     def backlog(self) -> int:
-        """Return the number of records in the spool, as far as segment headers show it.
+        """Return the number of records in the spool, according to the segment headers.
 
         Raise OSError if the spool can't be read.
         """
@@ -196,9 +197,9 @@ class Collector:
         return True
 
     def _limit_within_reach(self, needed: int) -> int | None:
-        """Return the limit in bytes that dropping journals can meet, if other data uses `needed` bytes.
+        """Return the size limit that the agent can meet by dropping journals. Other data uses `needed` bytes.
 
-        Return None if data that the agent may not drop uses the room.
+        Return None if data that the agent may not drop uses too much of the limit.
         """
         if needed <= self._limit:
             return self._limit
@@ -331,7 +332,7 @@ class Collector:
         cursor.number, cursor.offset = header.number, header.data_offset
 
     def _account_for_missing(self, cursor: Cursor, header: Header) -> None:
-        """Assign sequence numbers to the records before this segment that were never read."""
+        """Assign sequence numbers to the unread records that are missing before this segment."""
         cursor.unplaced += max(0, header.first_ordinal - cursor.ordinal)
         cursor.ordinal = max(cursor.ordinal, header.first_ordinal)
         for org_id, count in header.counts.items():

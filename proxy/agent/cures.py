@@ -94,7 +94,7 @@ def of_certificate(place: Place, error: ssl.SSLCertVerificationError, names: str
 
 
 def is_another_name(error: ssl.SSLCertVerificationError) -> bool:
-    """Return True if the certificate is valid, but has other names than the host."""
+    """Return True if the certificate is valid, but not for this host name."""
     return error.verify_code in _OTHER_NAME
 
 

@@ -301,7 +301,7 @@ class Enrolment:
         """
         if not await self._is_accepted(state.renewed):
             await self._keep(Enrolled(state.keys, state.earlier))
-            raise _Refused("the control plane refused the new keys that it gave this proxy", _REFUSED_WAIT)
+            raise _Refused("the control plane gave this proxy new keys, but then refused them", _REFUSED_WAIT)
         await self._keep(Enrolled(state.renewed, state.keys))
         log.info("renewed the keys of this proxy; they are in %s", self._options.path)
 
@@ -313,7 +313,7 @@ class Enrolment:
         elif await self._is_accepted(earlier):
             await self._keep(Renewing(earlier, str(uuid.uuid4()), keys))
             log.warning(
-                "the control plane accepts only the previous keys of this proxy, as after a restored "
+                "the control plane accepts only the previous keys of this proxy, perhaps after a restored "
                 "backup: renewing the previous keys"
             )
         else:

@@ -52,7 +52,7 @@ class AuditStatus:
 
     @property
     def is_all_delivered(self) -> bool:
-        """Return True if the control plane provably took every audit event."""
+        """Return True if the control plane provably stored every audit event."""
         return not self.pending and self.stalled is None and not self.rejected_files
 
     def oldest_seconds(self, now: float) -> float:
@@ -148,7 +148,7 @@ class Health:
         return f": {check.detail}" if check is not None and check.status == "failed" else ""
 
     async def first_attempts(self) -> None:
-        """Wait until a first attempt to fetch the token of each identity has ended."""
+        """Wait until the first attempt to fetch a token has ended for every identity."""
         for each in self._credentials:
             await each.first_attempt()
 
@@ -212,7 +212,7 @@ class Health:
     def _credential_checks(self) -> dict[str, Check]:
         """Return the check of all identities together and, if there are several, the check of each identity.
 
-        The check of all identities together fails if no application can be served. If some applications can
+        The combined check of all identities fails if no application can be served. If some applications can
         be served, the proxy is ready, and the applications of the failed identities get 503.
         """
         checks = {each.name: each.check() for each in self._credentials}
@@ -251,7 +251,7 @@ class Health:
         return Check("ok")
 
     def _stops_check(self) -> Check:
-        """Return the check of the stops that operators have set.
+        """Return the health check that reports the emergency stops of operators.
 
         Stops are not faults of the proxy, but the check keeps them visible.
         """

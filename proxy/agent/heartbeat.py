@@ -53,7 +53,10 @@ class HeartbeatSender:
             await self._until_due()
 
     async def _until_due(self) -> None:
-        """Wait for one interval, or less if the workers enforce other rules, to report this change soon."""
+        """Wait for one interval.
+
+        End the wait early if the workers apply other rules, so that this change is reported soon.
+        """
         ends = time.monotonic() + jittered(self._sync.interval, 0.9)
         report = self._enforced
         while (left := ends - time.monotonic()) > 0:

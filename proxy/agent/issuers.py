@@ -57,7 +57,7 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 class KeysNotRead(Exception):
-    """The keys of an issuer could not be read. The text of the exception gives the reason."""
+    """Error because the keys of an issuer could not be read. The text of the exception gives the reason."""
 
 
 class OtherIssuer(KeysNotRead):

@@ -161,10 +161,11 @@ class Journal:
         self._save()
 
     def number_for(self, proxy_id: str, before: str | None) -> None:
-        """Number the pending events from 1 for this proxy, if an earlier identity has numbered them.
+        """Number the pending events again from 1 for this proxy if an earlier identity numbered them.
 
-        The control plane counts the events of each proxy, so it would report the earlier numbers as missing.
-        `before` is the earlier identity, if the state of an earlier release does not name it.
+        The control plane expects the events of each proxy to count from 1, so it would report the earlier
+        numbers as missing. `before` names the earlier identity if the saved state, which an earlier release
+        wrote, does not name it.
         """
         before = self.state.proxy_id or before or proxy_id
         if before != proxy_id:
@@ -204,7 +205,10 @@ class Journal:
         return None if head is None else _milliseconds(head.time)
 
     def plan(self, org_id: str, *, max_events: int | None, max_bytes: int) -> Batch | None:
-        """Return the batch to send now: the current one, or a new one that is saved before its id is sent."""
+        """Return the batch to send now: the current batch, or a new batch.
+
+        A new batch is saved before its id is sent.
+        """
         organisation = self._organisation(org_id)
         while not organisation.batches and self._head_file(org_id, organisation) is not None:
             file = organisation.files[0]
@@ -325,7 +329,7 @@ class Journal:
         )
 
     def _gaps(self) -> Iterator[Gap]:
-        """Yield the gaps in the events of this identity, with the numbers that the control plane receives."""
+        """Yield the event gaps of this identity, as the control plane numbers its events."""
         for gap in self.state.gaps:
             earlier = self._organisation(gap.org_id).earlier
             if gap.last > earlier:
@@ -436,7 +440,7 @@ class Journal:
     def _verify(self, org_id: str, organisation: OrganisationState, file: JournalFile) -> bool:
         """Return True if the journal file has its committed length.
 
-        If the file is shorter, keep its valid lines and record the gap.
+        If the file is shorter than that length, keep its valid lines and record the gap.
         """
         path = self._path(org_id, file.first)
         try:

@@ -78,8 +78,8 @@ def run_agent(
 
     SIGTERM ends the agent cleanly. The signal LAST_STOP also ends the agent, but gives it the configured time
     to deliver events. `channels` are the agent's ends of the channels to the worker slots; the supervisor
-    keeps both ends open. `to_old_workers` are channels to workers of other settings or of another version.
-    Old workers have no other agent during a reload.
+    keeps both ends open. `to_old_workers` are channels to workers that run with other settings or another
+    version. Old workers have no other agent during a reload.
     """
     gc.enable()  # all modules are imported
     os.nice(NICENESS)
@@ -243,7 +243,7 @@ class _Agent:
     async def run(self, stopping: asyncio.Queue[signal.Signals]) -> int:
         """Run the agent until a signal to stop, or until one of its parts fails unexpectedly.
 
-        After an unexpected failure of a part, the remedy is a new agent process.
+        After the agent ends because a part failed, the supervisor starts a new agent process.
         """
         if self._sync.snapshot is not None:
             self._issuers.use(self._sync.snapshot)  # the control plane may be unreachable for long
@@ -330,7 +330,8 @@ class _Agent:
     def tell_old_worker(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
         """Send only rules and stops to an old worker.
 
-        An old worker's credentials are valid until their end, and its messages were meant for another agent.
+        An old worker's credentials are valid until they expire, and the worker sends its messages to another
+        agent.
         """
         channel = Channel(end, lambda message: None)
         self._old_channels.append(channel)
@@ -387,7 +388,10 @@ class _Agent:
         return Rules(generation, age if age is not None and math.isfinite(age) else None, stopped)
 
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
-        """Log the names that are missing from the rules, once and again if these names change."""
+        """Log names in the settings that the rules lack: once per change.
+
+        The names are of organisations and applications.
+        """
         unknown = self._assignments.unknown(snapshot.orgs, snapshot.apps)
         if unknown != self._unknown:
             self._unknown = unknown

@@ -1,4 +1,4 @@
-"""Report of counters to the control plane, summed over all workers, as differences."""
+"""Report of counters to the control plane: differences since the last report, summed over all workers."""
 
 import asyncio
 import time

@@ -29,9 +29,9 @@ class Pinned:
 class Share:
     """Issuers whose keys are read, and issuers that exceed the limits of organisations.
 
-    `payer` maps an issuer to the organisation whose limit it counts towards. If several organisations name
-    the issuer, the payer is the one with the fewest issuers, so that no other organisation can delay the
-    reading.
+    `payer` maps an issuer to the organisation whose limit it counts towards. If several organisations name an
+    issuer, the payer is the one of them with the fewest issuers. So no other organisation can delay the
+    reading of the issuer's keys.
     """
 
     read: Mapping[str, Pinned]

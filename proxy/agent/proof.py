@@ -1,4 +1,4 @@
-"""Proof that a response comes from the control plane, and the meaning of the response.
+"""Proof that the control plane sent a response, and the meaning of this response.
 
 A firewall, a gateway or a captive portal between proxy and control plane may respond with any status. A
 response without proof never deletes an event and never changes a state. Only a signed response that names the
@@ -90,7 +90,7 @@ def description(response: Response) -> str:
 
 
 def _lack(response: Response) -> str:
-    """Return the fault of a missing or invalid response signature."""
+    """Return the reason why a response counts as unsigned: its signature is missing or does not match."""
     if SIGNATURE_HEADER not in response.headers:
         return f"it has no {SIGNATURE_HEADER} field"
     return f"its {SIGNATURE_HEADER} does not match this request and the received body"

@@ -19,11 +19,11 @@ class Report:
 
     @property
     def problem(self) -> str | None:
-        """Reason why the last report did not arrive at the control plane; None if it arrived."""
+        """Reason why the control plane did not receive the last report; None if it received that report."""
         return self._trouble.text
 
     async def post(self, body: bytes) -> bool:
-        """Send one report; return True if the control plane provably took it."""
+        """Send one report; return True if the response proves that the control plane accepted the report."""
         try:
             problem = report_problem(await self._control_plane.post(self._url, body))
         except CallFailed as failure:

@@ -53,7 +53,7 @@ class Resender:
         Raise OSError if the directory cannot be created.
 
         `all_taken` is called when no batch is quarantined any more. `interval` is the number of seconds
-        between two looks into the directory.
+        between two reads of the directory.
         """
         self._directory = retention / "resend"
         make_directory(self._directory)
@@ -78,7 +78,7 @@ class Resender:
     async def _send_all(self) -> float:
         """Send the batches in `resend/` one after the other.
 
-        Return the seconds to wait before the next look into the directory.
+        Return the seconds to wait before the directory is read again.
         """
         for path in await asyncio.to_thread(_files_in, self._directory):
             held = await asyncio.to_thread(_read, path)
@@ -103,7 +103,10 @@ class Resender:
         match audit_outcome(response, _batch(held).batch_id):
             case Accepted(content_differs=True):
                 self.reused_ids += 1
-                log.error("%s gets a new batch id: the control plane has other events under its old id", path)
+                log.error(
+                    "batch file %s gets a new batch id: the control plane has other events under the old id",
+                    path,
+                )
                 return await self._renewed(path, held)
             case Accepted():
                 await self._taken(path, held)
@@ -168,7 +171,7 @@ def _batch(held: QuarantinedBatch) -> _Batch:
 def _under_a_new_id(held: QuarantinedBatch) -> QuarantinedBatch:
     """Give the batch a new id, because its old id was used over 48 hours ago or for other events.
 
-    The control plane recognises events that it already has by their own ids.
+    The control plane uses the ids of events to recognise events that it already has.
     """
     body = msgspec.json.encode(_Batch(new_batch_id(), _batch(held).events))
     return msgspec.structs.replace(held, batch=msgspec.Raw(body))

@@ -46,7 +46,7 @@ _LARGE_AT_ONCE: Final = 4  # number of batches larger than ordinary ones in memo
 
 @dataclass(slots=True)
 class _Delivery:
-    """State of one organisation's delivery that the journal does not store."""
+    """Delivery state of one organisation that is kept in memory and not in the journal."""
 
     org_id: str
     pending: int = 0
@@ -110,7 +110,7 @@ class Shipper:
         return {org_id: held.trouble.text for org_id, held in self._deliveries.items() if held.trouble.text}
 
     def quarantined(self) -> dict[str, str]:
-        """Return, per organisation, the latest batch that was refused for good since the start."""
+        """Return, per organisation, the latest batch that was refused for good since the agent started."""
         return {org_id: held.quarantined for org_id, held in self._deliveries.items() if held.quarantined}
 
     def forget_quarantined(self) -> None:
@@ -258,7 +258,7 @@ class Shipper:
     async def _reused(self, delivery: _Delivery, batch: Batch) -> float:
         """Send the events of the batch under a new batch id.
 
-        The control plane has other events under the old id, so these events would be lost.
+        The control plane has other events under the old id, so the events of this batch would be lost.
         """
         self.reused_ids += 1
         log.error(
@@ -338,7 +338,7 @@ class Shipper:
         return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
 
     def _put_off(self, delivery: _Delivery, problem: str) -> float:
-        """Keep all events for the next attempt, which is at most one replay interval away."""
+        """Keep all events for the next attempt to deliver, which is at most one replay interval away."""
         delivery.trouble.met(
             problem, "audit events of organisation %s are kept: %s", delivery.org_id, problem
         )

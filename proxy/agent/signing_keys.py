@@ -1,8 +1,8 @@
 """Keys of proxy tokens from the vault: the version that signs now, and the other versions that are accepted.
 
 Every proxy of a fleet derives the same keys from the vault alone, no matter when the proxy was started. A
-newer version of the key is accepted once the proxy has read it. The newer version signs when every other
-proxy must have read it too. The older version is accepted until the last token that it signed has expired.
+newer version of the key is accepted once the proxy has read it. The newer version signs only when every other
+proxy has had time to read it. The older version is accepted until the last token that it signed has expired.
 """
 
 import asyncio

@@ -54,7 +54,7 @@ def characters_of(record: Record) -> int:
 
 
 def export_body(records: Iterable[tuple[Record, int]], source: Source) -> bytes:
-    """Return the body of an export request for records, each with the prefix of its worker's request ids."""
+    """Return the export request body for records, each with the request id prefix of its worker."""
     resource = [_text("service.name", "graphward-proxy"), _text("service.version", VERSION)]
     if source.proxy_id is not None:
         resource.append(_text("service.instance.id", source.proxy_id))
@@ -83,8 +83,8 @@ def _span(record: Record, id_prefix: int, scheme: str) -> dict[str, Any]:
 def _place_in_trace(record: Record, id_prefix: int, own_id: str) -> dict[str, Any]:
     """Return the ids of the trace, of the request's span and of the parent span.
 
-    The ids of a record are the same each time, so a span that is sent twice counts once. Without a trace of
-    the caller, the request id is the trace id.
+    A record always gets the same span ids, so a span that is sent twice counts once. If the caller sent no
+    trace context, the request id becomes the trace id.
     """
     place: dict[str, Any] = {"spanId": _span_id(own_id)}
     if record.parent is not None:

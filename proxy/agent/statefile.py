@@ -1,8 +1,8 @@
 """State of the collector and the shipper on disk, in two slots that are overwritten in turn.
 
-A rename of a new file over the old file needs room for both files. A full disk is exactly the time when
-batches must be sent to free room. So each save of the state overwrites the older of two preallocated slots.
-After a kill or a crash during the save, the newer slot is still intact.
+A rename of a new file over the old file needs room for both files. If the disk is full, batches must still be
+sent, because their delivery frees room. So each save of the state overwrites the older of two preallocated
+slots. After a kill or a crash during the save, the newer slot is still intact.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class JournalFile(msgspec.Struct):
 
 
 class Batch(msgspec.Struct):
-    """A batch of events that may have been sent.
+    """A batch of events that the agent has perhaps already sent.
 
     From now on, the id of the batch always stands for exactly these bytes.
     """

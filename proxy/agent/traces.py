@@ -55,7 +55,7 @@ class _ExportResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Refused(Exception):
-    """The trace collector refused spans for good."""
+    """Error because the trace collector refused spans for good."""
 
 
 class _PutOff(Exception):

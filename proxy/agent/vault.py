@@ -24,7 +24,7 @@ ENDS_SOON_SECONDS: Final = 14 * 86400.0  # seconds; the alert on the metric uses
 
 
 class Maintenance:
-    """Reads from the key vault for one purpose: the time of the last success, and the current problem."""
+    """Results of the key vault reads for one purpose: the last success, and the current problem."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -112,7 +112,7 @@ class HeldSecret:
         return self._ends_at
 
     async def run(self) -> None:
-        """Read newer versions of the secret, well ahead of the end of the current one."""
+        """Read newer versions of the secret, long before the current version expires."""
         await self._read_if_missing()
         while True:
             await asyncio.sleep(self._pause())

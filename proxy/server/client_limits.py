@@ -78,7 +78,7 @@ class Failures:
         self._windows.keep(key, (began, count + 1))
 
     def wait(self, key: str, now: float) -> int:
-        """Return the number of seconds, rounded up, until `key` may try again.
+        """Return the number of seconds, rounded up, until the client `key` may try again.
 
         Return 0 if `key` may try now.
         """

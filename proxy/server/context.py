@@ -1,4 +1,4 @@
-"""State that all exchanges of one worker share: rules, keys, connections, the spool and limits."""
+"""Shared state of all exchanges of one worker: rules, keys, connections, the spool and limits."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class OpenConnection(BatchedConnection):
 
 
 class Context:
-    """State that all requests of one worker share.
+    """Shared state of all requests of one worker.
 
     The worker replaces `rulebook` as a whole when rules change.
     """
@@ -206,8 +206,8 @@ class Context:
     def reserve_records(self) -> None:
         """Reserve spool space for the records of current exchanges.
 
-        The space is twice the size of the records, because as many more requests may begin before it is
-        reserved again.
+        The reserved space is twice the size of these records, because as many new requests may begin before
+        the next reservation.
         """
         unrecorded = sum([connection.record_bytes for connection in self.connections])
         self.spool.reserve(max(LEAST_RESERVED, 2 * unrecorded))
@@ -287,8 +287,8 @@ class Context:
         """Return the client's address: the peer, or the address that trusted load balancers report.
 
         The proxy reads the list of reported addresses from right to left. The result is empty if a load
-        balancer reports no address (RFC 7239 §6.2). No rule may take the load balancer's address for the
-        client's.
+        balancer reports no address (RFC 7239 §6.2). No rule may evaluate the load balancer's address as the
+        client address.
         """
         if not self.trusted_proxies or forwarded_for is None or not self.is_trusted(peer):
             return peer

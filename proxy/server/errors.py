@@ -118,7 +118,7 @@ def filter_failed(why: str) -> Refusal:
 def item_not_found(reason: str) -> Refusal:
     """Refuse a request for an object that the filter does not keep, without revealing that it exists.
 
-    `reason` is the reason of the rule's verdict.
+    `reason` is the audit reason of the decision that applied the filter.
     """
     return Refusal("itemNotFound", "The item was not found.", reason)
 

@@ -26,7 +26,7 @@ class Certificate:
 def is_certificate(value: str, content_type: str) -> bool:
     """Return True if a secret is a certificate, even if it was stored without its content type.
 
-    A certificate must never be sent out as if it were a client secret.
+    A certificate must never be sent to the identity provider as if it were a client secret.
     """
     return content_type in (PFX, PEM) or "-----BEGIN" in value
 

@@ -60,7 +60,10 @@ class Entra:
         )
 
     async def by_assertion(self, assertion: str) -> UpstreamToken:
-        """Request a token with another identity provider's token, which the client's registration trusts."""
+        """Request a token for the client, without a secret of the client.
+
+        The proof is a token of another identity provider, which the client's registration trusts.
+        """
         return await self._token(
             ClientAssertionCredential(self._tenant_id, self._client_id, lambda: assertion, **self._options)
         )

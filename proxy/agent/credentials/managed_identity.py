@@ -23,7 +23,7 @@ class ManagedIdentityProvider:
 
 
 class FederatedManagedIdentityProvider:
-    """Provider of a token of an application, which the managed identity proves.
+    """Provider of an application's upstream token: the managed identity proves the application.
 
     The application's registration trusts the managed identity.
     """

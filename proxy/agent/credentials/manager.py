@@ -120,7 +120,7 @@ class CredentialManager:
                 self._tell()
 
     def _seconds_left(self) -> float:
-        """Return the seconds to the token's end, by the clock that shows fewer seconds."""
+        """Return the seconds until the token expires: the smaller value of wall clock and monotonic clock."""
         if self._token is None:
             return 0.0
         return min(self._token.expires_at - self._clock(), self._ends_at - time.monotonic())

@@ -24,5 +24,5 @@ class CredentialProvider(Protocol):
         """Return an upstream token that was valid when it was issued.
 
         Raise CredentialError if no token could be fetched. `refused` means that the upstream refused the last
-        token. The credential that obtained this token may then be outdated too.
+        token. If the upstream refused the token, the credential that obtained the token may be outdated too.
         """

@@ -21,7 +21,7 @@ class WorkloadIdentityProvider:
         return await self._entra.by_assertion(self._assertion())
 
     def _assertion(self) -> str:
-        """Read the token file at each call, because the platform replaces the token well ahead of its end."""
+        """Read the token file at each call. The platform replaces the token long before it expires."""
         try:
             assertion = secret_of(text_of(read_given_file(self._token_file)))
         except OSError as error:

@@ -30,7 +30,10 @@ _LATEST: Final = 1e11  # Unix seconds in the year 5138, the latest time that is 
 
 
 class AssertionRefused(Exception):
-    """A client assertion that authenticates no client. `problem` is a code of CREDENTIAL_PROBLEMS."""
+    """Error because a client assertion authenticates no client.
+
+    `problem` is a code of CREDENTIAL_PROBLEMS.
+    """
 
     def __init__(self, problem: str, credential_id: str | None = None, *, unknown_key_of: str = "") -> None:
         super().__init__(problem)

@@ -184,7 +184,7 @@ def _in_force(credentials: Sequence[C], now: float) -> list[C]:
 
 
 def _is_named(credential: PublicKey, assertion: Assertion) -> bool:
-    """Return False if the assertion names another key, by a kind of name that `credential` also has."""
+    """Return False if a key id or thumbprint in the assertion differs from that of `credential`."""
     own_id = credential.key.get("kid")
     if assertion.key_id is not None and own_id is not None and own_id != assertion.key_id:
         return False

@@ -55,7 +55,10 @@ def fits(key: Jwk, algorithm: str) -> bool:
 
 
 def check_signature(keys: Sequence[Jwk], assertion: Assertion, credential_id: str | None) -> Jwk:
-    """Return the key that signed the assertion. Raise AssertionRefused if none of the keys signed it."""
+    """Return the key that signed the assertion.
+
+    Raise AssertionRefused if none of the keys signed the assertion.
+    """
     fitting = [key for key in keys if fits(key, assertion.algorithm)]
     if not fitting:
         raise AssertionRefused("algorithm", credential_id)

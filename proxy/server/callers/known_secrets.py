@@ -29,7 +29,7 @@ class KnownSecrets:
     def matching(self, digest: bytes, caller: Caller) -> str | None:
         """Return the hash of the remembered secret whose digest is `digest`.
 
-        Return None if the secret must be compared with argon2.
+        Return None if the secret is not remembered and must be compared with argon2.
         """
         found = self._known.entries.get(digest)
         return found if found is not None and found in caller.known_hashes else None

@@ -50,7 +50,7 @@ class Caller:
     def secret_with(self, secret_hash: str) -> Secret | None:
         """Return the secret of the application with this hash.
 
-        Return None if an older control plane sent only hashes.
+        Return None if the control plane is an older version that sends only hashes.
         """
         for each in self.credentials or ():
             if isinstance(each, Secret) and each.hash == secret_hash:

@@ -1,8 +1,8 @@
 """Evaluate an application's shadow ruleset in addition to the active one, only for the audit event.
 
 The shadow ruleset affects neither the request nor its response. No verdict of the shadow ruleset is enforced,
-and no body is buffered for it. A verdict that needs an unread body, or that fails by a fault of the proxy, is
-"unknown".
+and no body is buffered for this ruleset. A verdict is "unknown" if it needs a body that was not read, or if a
+fault of the proxy prevents it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class ShadowEvaluation:
     ) -> None:
         """Evaluate the request rules of the shadow ruleset.
 
-        `facts.body` is empty both for a missing body and for an unread body; `body_known` distinguishes the
-        two. `envelope` marks an outer $batch request, which only a rule for $batch itself can block.
+        `facts.body` is empty both for a missing body and for an unread body; `body_known` distinguishes these
+        two cases. `envelope` marks an outer $batch request, which only a rule for $batch itself can block.
         """
         self._rules = rules
         self._facts = facts

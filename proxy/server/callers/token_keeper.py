@@ -52,7 +52,7 @@ def kid_of(key: bytes) -> str:
 
 
 class UnknownToken(Refusal):
-    """A token that identifies no caller.
+    """Error because a token identifies no caller.
 
     If a token identifies no caller, the organisation of the request is unknown, so the request has no audit
     event.

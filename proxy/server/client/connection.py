@@ -215,9 +215,10 @@ class ClientConnection(OpenConnection):
     def eof_received(self) -> bool:
         """Treat the end of the client's stream as the end of the connection.
 
-        A client that closed the connection looks the same as one that closed only its sending side. HTTP
-        libraries of applications do not close only their sending side. So a client that closes its sending
-        side counts as gone, and the audit trail does not claim a response that nobody read.
+        From outside, a client that closed the connection looks the same as a client that closed only its
+        sending side. HTTP libraries of applications never close only the sending side of a connection. So a
+        client that closes its sending side counts as gone, and the audit trail does not claim a response that
+        nobody read.
         """
         self.take_arrived()
         self.send_queued()
@@ -523,7 +524,7 @@ class ClientConnection(OpenConnection):
             record_unfinished_head(self._context, self._reader.head_so_far(), self.client_ip)
 
     def reset_on_loss(self, reset: bool) -> None:
-        """Make every close of the connection a TCP reset, even if the process is killed, or undo this.
+        """Close the connection with a TCP reset from now on, even if the process is killed, or undo this.
 
         A response that only the end of the connection completes must not look complete before its event is
         stored.
@@ -574,7 +575,7 @@ class ClientConnection(OpenConnection):
     def stop(self, stops: Stops) -> None:
         """End the current exchange if its application was stopped.
 
-        The connection of a stopped application may stay open.
+        The connection of an application with an emergency stop may stay open.
         """
         if self._exchange is not None:
             self._exchange.stop(stops)

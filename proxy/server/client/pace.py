@@ -169,7 +169,7 @@ class Pace:
         self._apply(self._clock.now + SLOW_READER_SECONDS)
 
     def response_taken(self) -> None:
-        """Apply the deadline of the state again, because the client has read all output."""
+        """Apply the deadline of the connection state again, because the client has read all output."""
         self.write_paused = False
         state = self.state
         if self.body_is_due():

@@ -1,4 +1,4 @@
-"""Reasons for which a client connection stops reading, and the pauses of its transport."""
+"""Pause reading from a client connection while at least one reason to pause applies."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ReadGate:
         self._reasons |= reason
 
     def open(self, reason: int) -> None:
-        """End one reason to stop reading.
+        """Remove one reason for the pause of reading.
 
-        Reading resumes if no other reason applies and the transport is open.
+        Reading resumes if no other reason for the pause applies and the transport is open.
         """
         before = self._reasons
         self._reasons = before & ~reason

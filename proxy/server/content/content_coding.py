@@ -16,7 +16,7 @@ _DECODABLE = frozenset({"gzip", "x-gzip", "deflate", "br", "identity"})
 
 
 class ContentCodingError(ValueError):
-    """A coding is unknown, data is damaged or truncated, or the output is larger than allowed."""
+    """Error because a content coding is unknown, data is damaged or truncated, or the output is too large."""
 
 
 class DecompressedTooLarge(ContentCodingError):
@@ -102,7 +102,7 @@ def _has_zlib_header(data: bytes) -> bool:
 
 
 def _begins_stored_block(data: bytes) -> bool:
-    """Return True if data with a zlib header is also valid as a bare stream.
+    """Return True if data with a zlib header is also a valid deflate stream without a header.
 
     The first bits of ambiguous data are those of a stored block, followed by the length and the length's
     complement (RFC 1951 §3.2.4).
@@ -161,7 +161,7 @@ class StreamDecoder:
 
     Each `feed` returns at most about 64 KiB (one block more for br). While `pending` is true, there is more
     output without further input: call `feed(b"")` again. `limit` applies to the output of each content
-    coding. So a decompression bomb inside another coding costs no more than an outer decompression bomb.
+    coding. So a decompression bomb in an inner coding costs no more than a bomb in the outer coding.
     """
 
     def __init__(self, codings: Sequence[str], *, limit: int | None = None) -> None:

@@ -104,7 +104,7 @@ class Batch:
 
     @property
     def unchanged(self) -> bool:
-        """True if the upstream receives exactly the bytes of the batch that arrived."""
+        """True if the upstream receives exactly the bytes of the `$batch` request that arrived."""
         return all(each.response is None and not each.part.changed for each in self._parts)
 
     @property
@@ -261,7 +261,10 @@ class Batch:
             ) from None
 
     def _fail_dependants(self) -> None:
-        """Refuse every sub-request that depends, directly or indirectly, on one that is not sent upstream."""
+        """Refuse every sub-request that depends on a sub-request that is not sent upstream.
+
+        The dependency may be indirect.
+        """
         failed = {each.part.id for each in self._parts if each.response is not None}
         before = -1
         while failed and len(failed) != before:
@@ -369,7 +372,7 @@ class Batch:
 def _evaluate_response(evaluation: Evaluation, response: BatchResponse, body: bytes | None) -> None:
     """Evaluate the response to a sub-request.
 
-    Raise Refusal if rules block the response, or if it cannot be read.
+    Raise Refusal if rules block the response, or if the response cannot be read.
     """
     if evaluation.plan.has_response_rules:
         try:

@@ -71,7 +71,7 @@ class BufferedForRules(ResponseBody):
     def _passed_without_rules(self) -> bool:
         """Pass on the buffered part of the body if only rules that log need the body.
 
-        Return False if a filter or a rule that decides needs the body.
+        Return False if a filter, or a rule other than a log rule, needs the body.
         """
         if not self._sink.evaluation.decide_response_by_fallback():
             return False
@@ -254,8 +254,8 @@ class RewrittenLinks(ResponseBody):
 def decoded_body(body: bytes, response: ResponseHead, limit: int) -> bytes:
     """Return a response body without its content codings.
 
-    Raise ContentCodingError if the body cannot be decompressed. Raise it also if the decompressed body has
-    more than `limit` bytes.
+    Raise ContentCodingError if the body cannot be decompressed. Raise ContentCodingError also if the
+    decompressed body has more than `limit` bytes.
     """
     coding = response.fields.content_encoding
     return body if coding is None else decode(body, split_codings(coding), limit=limit)

@@ -101,8 +101,8 @@ class Evaluation:
 
         Return None if the proxy must collect the body.
 
-        If only a rule that logs needs the body, the body is collected only if `collectable` is true. The
-        decision without the body then becomes the fallback.
+        If only a rule that logs needs the body, the body is collected only if `collectable` is true. If the
+        body is collected, the decision without the body becomes the fallback.
         """
         self._facts = facts
         try:
@@ -190,7 +190,7 @@ class Evaluation:
     def decide_response_by_fallback(self) -> bool:
         """Decide without the response body if only rules that log need it.
 
-        Return False if a filter or a rule that decides needs the body.
+        Return False if a filter, or a rule other than a log rule, needs the body.
         """
         decision = self._fallback
         if decision is None:
@@ -208,7 +208,7 @@ class Evaluation:
         """Return the filtered response, and the names of the transforms that removed something.
 
         Raise FilterFailed if the response body cannot be filtered. Raise Refusal if the path may name a
-        hidden property, or if the filter does not keep the object.
+        hidden property, or if the filter removes the requested object.
         """
         transforms = self.decision.transforms
         assert transforms is not None

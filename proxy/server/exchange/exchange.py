@@ -515,8 +515,8 @@ class Exchange(ExchangeOwner):
     ) -> None:
         """End the exchange: write its records, and only then send the last bytes of its response.
 
-        No other method ends an exchange. If the spool cannot store the records, the connection is aborted,
-        because a response without an event must not be completed.
+        The exchange ends only in this method. If the spool cannot store the records, the connection is
+        aborted, because a response without an event must not be completed.
         """
         if self._reserved:
             self.release_buffer()

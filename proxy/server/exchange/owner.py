@@ -37,7 +37,7 @@ class ResponseBody:
 
 
 class ResponseSink(RequestHandler):
-    """Interface of an exchange for the code that sends its response."""
+    """Interface of an exchange for the code that sends the response."""
 
     __slots__ = ("batch", "connection", "context", "evaluation", "head", "pending", "response")
 

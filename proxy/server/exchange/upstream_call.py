@@ -105,7 +105,7 @@ class UpstreamCall(UpstreamUser):
         upstream.send(body.framed(piece), done=body.whole)
 
     def timed_out(self) -> Refusal | None:
-        """Return the refusal of a request that got no connection, or no other token, in time."""
+        """Return the refusal of a request that waited too long for a connection or a new upstream token."""
         if self.upstream is not None:
             return None
         if self._retried & _TOKEN:
@@ -114,7 +114,7 @@ class UpstreamCall(UpstreamUser):
         return overloaded("Every upstream connection is busy.")
 
     def renew(self) -> bool:
-        """Send the request again with another token, because the upstream responded with 401.
+        """Send the request again with another upstream token, because the upstream responded with 401.
 
         Return False if the request is not complete, or if the token did not cause the 401.
         """
@@ -148,7 +148,7 @@ class UpstreamCall(UpstreamUser):
         self.start()
 
     def end(self) -> None:
-        """End the upstream call: close its connection, or leave the queue for one.
+        """End the upstream call: close its connection, or leave the queue for a connection.
 
         The exchange needs no more data from the upstream.
         """

@@ -27,7 +27,7 @@ class BodyReader:
     def __init__(self, *, excess_limit: int | None = None) -> None:
         """Set the limit of framing bytes for chunked bodies.
 
-        `excess_limit` is the number of framing bytes that a chunked body may have beyond those of its
+        `excess_limit` is the largest number of bytes by which the framing of a chunked body may exceed its
         content.
         """
         self._excess_limit = excess_limit

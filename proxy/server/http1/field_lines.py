@@ -1,9 +1,9 @@
 """Parse header field lines, once per spelling, because an SDK sends the same lines with every request.
 
-httptools checks each new line. Accepted lines are remembered by their bytes, with the meaning of the field
-and its forwarded form. Each field line is checked alone, because RFC 9112 §5 gives each field line its own
-grammar. Conflicts between lines, such as two lengths, are checked in `request_head` and `response_head`. The
-gain: `bench/test_head.py`.
+httptools checks each new line. The parser remembers each accepted line by its bytes, with the parsed field
+and the forwarded form of the line. Each field line is checked alone, because RFC 9112 §5 gives each field
+line its own grammar. Conflicts between lines, such as two lengths, are checked in `request_head` and
+`response_head`. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -231,8 +231,8 @@ _SPACE: Final = 0x20
 class VaryingLines:
     """Find the values of the fields `names`, which differ between the heads of one sender.
 
-    A line counts if it spells a name exactly as `names` does, and if its value is empty or begins with a
-    visible character. The value of every counted line is cut out of the head. So two heads with the same
+    A line matches if it spells a name exactly as `names` does, and if its value is empty or begins with a
+    visible character. The value of each matching line is cut out of the head. So two heads with the same
     spelling have the same lines, except for the values that were cut out.
     """
 

@@ -1,6 +1,7 @@
 """Build the forwarded heads: requests for the upstream and responses for the application.
 
-Names, values, case and order stay as they arrived. docs/reference/token-endpoint.md lists all exceptions.
+The names, values, case and order of header fields stay as they arrived. docs/reference/token-endpoint.md
+lists all exceptions.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ JSON: Final = b"Content-Type: application/json\r\nX-Content-Type-Options: nosnif
 
 
 def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: float) -> bytes:
-    """Return the head of a response that the proxy makes itself.
+    """Return the head of a response that the proxy itself makes.
 
     `extra` contains complete header field lines.
     """

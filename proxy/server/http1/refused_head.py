@@ -45,7 +45,7 @@ class RefusedHead(NamedTuple):
 def read_refused_head(received: bytes) -> RefusedHead:
     """Parse the received part of a request's header section, beginning with the request line.
 
-    The received part may end anywhere and may break any rule of HTTP.
+    The received part of the head may end anywhere and may break any rule of HTTP.
     """
     section, end, _ = received.partition(b"\r\n\r\n")
     section += end

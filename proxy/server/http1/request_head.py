@@ -209,7 +209,7 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
 
 
 def _parse_absolute_form(head: bytes) -> RequestHead:
-    """Parse a head whose target is an absolute URL of the proxy (RFC 9112 §3.2.2) in its origin form.
+    """Parse a head whose target is an absolute URL of the proxy (RFC 9112 §3.2.2), as if in origin form.
 
     The proxy has no list of its own names: the Host field has the name by which the client reached the proxy.
     A client must send the same host in the Host field as in the target (RFC 9112 §3.2). So a request that
@@ -372,8 +372,8 @@ def _fault_of_host(host: bytes) -> str:
 def _body_length(length: bytes | None, coding: bytes | None, *, http10: bool) -> int:
     """Return the length of a request body (RFC 9112 §6.3).
 
-    A head with both length fields, or with a transfer coding other than chunked, is refused and not
-    interpreted.
+    A head with both Content-Length and Transfer-Encoding, or with a transfer coding other than chunked, is
+    refused and not interpreted.
     """
     if coding is not None:
         if length is not None:

@@ -133,7 +133,9 @@ class ResponseReader:
         return head
 
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the body content in `data` and left over by `feed`, and whether the response has ended.
+        """Return the body content in `data` and in earlier bytes, and True if the response has ended.
+
+        Earlier bytes are those that `feed` left over.
 
         Raise BrokenResponse if the body is malformed.
         """

@@ -13,7 +13,10 @@ from collections.abc import Callable
 
 
 class BufferBudget:
-    """Counter of the bytes that one worker buffers. The counter itself buffers nothing."""
+    """Counter of the bytes that one worker buffers.
+
+    This class only counts bytes, and buffers no data itself.
+    """
 
     __slots__ = ("_slow", "limit", "reserved", "unsent")
 

@@ -28,7 +28,7 @@ class Timed(Protocol):
 
 
 class Deadlines:
-    """Connections of one worker and the sweep over them.
+    """Connections of one worker, and the sweep that checks their deadlines.
 
     `now` is the monotonic time, at most one tick late.
     """

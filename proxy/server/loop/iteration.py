@@ -1,12 +1,12 @@
 """Process all input of one loop iteration together when it ends, and send all its output together.
 
-If each piece of input were processed when it is read, the processing would run between two system calls. The
-code and data of system calls evict those of the proxy from the processor's caches. The processing of
-responses and of requests would also alternate, although the two share little code.
+If each piece of input were processed when it is read, the processor would alternate between system calls and
+proxy code. The code and data of system calls evict those of the proxy from the processor's caches. The
+processing of responses and of requests would also alternate, although the two share little code.
 
-If each piece of output were sent at once, it would wake its receiver alone. The next piece of output would
-find its receiver asleep again. Batched input and batched output each save a tenth of a request's processor
-time under load, and a fifth with TLS (`./dev bench J2 TLS`).
+If each piece of output were sent at once, each piece would wake its receiver separately. After each piece,
+the receiver would sleep until the next piece arrives. Batched input and batched output each save a tenth of a
+request's processor time under load, and a fifth with TLS (`./dev bench J2 TLS`).
 
 Responses are processed before requests, so that the connections they free are available for later requests.
 """
@@ -61,7 +61,7 @@ class BatchedConnection(asyncio.Protocol):
         self._on_due(now)
 
     def fail(self) -> None:
-        """End the connection, and the exchange that it serves, after a fault of the proxy."""
+        """After a fault of the proxy, end the connection and the exchange that the connection serves."""
         raise NotImplementedError
 
     def _take_safely(self, data: bytes) -> None:

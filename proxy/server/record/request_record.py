@@ -221,7 +221,7 @@ class PendingEvent:
         """Write the audit event to the spool. Return False if the spool has no room for the event.
 
         Without its audit event, the response must not be completed. A request of an unknown caller has no
-        event. A request of an unknown caller is counted and logged where its caller was found to be unknown.
+        event. The code that finds the caller unknown also counts and logs the request.
         """
         if self.written:
             return True

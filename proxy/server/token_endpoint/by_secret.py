@@ -32,7 +32,7 @@ NOBODYS_HASH: Final = (
 
 
 def prove_by_secret(request: TokenRequest, client_id: str, secret: str) -> None:
-    """Respond at once to a secret that is known to be correct, and to others after the argon2 comparison."""
+    """Respond at once to a known correct secret. Respond to other secrets after the argon2 comparison."""
     context = request.context
     caller = context.rulebook.callers.get(client_id)
     request.pending.caller = caller
@@ -82,7 +82,7 @@ def _compared(
 
 
 def _verified(request: TokenRequest, caller: Caller, digest: bytes, matching: str) -> None:
-    """Respond to a correct secret of `caller`, which the active rules contain.
+    """Respond to a client whose secret is correct. The active rules contain the application `caller`.
 
     `matching` is the hash of this secret.
     """

@@ -153,7 +153,7 @@ class TokenRequest:
         self.respond_with_error(OAuthError(429, "temporarily_unavailable", message, retry_after=wait))
 
     def refuse_unguessable(self, description: str, reason: str = "") -> None:
-        """Refuse a proof by a key, which cannot be guessed.
+        """Refuse a client that tried to prove its identity by a key. Nobody can guess such a proof.
 
         The failure counts only against the client's address. A failure that counted against the client id
         would block the client's correct secrets.

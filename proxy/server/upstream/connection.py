@@ -82,7 +82,7 @@ class UpstreamUser:
     to_head_request: bool  # the response has no body, no matter what its head says
 
     def upstream_ready(self, upstream: UpstreamConnection) -> None:
-        """Use the upstream connection, which now belongs to this user."""
+        """Use the upstream connection that the pool has just assigned to this user."""
         raise NotImplementedError
 
     def upstream_lost(self, error: UpstreamLost) -> None:
@@ -195,7 +195,8 @@ class UpstreamConnection(BatchedConnection):
     def reusable(self) -> bool:
         """True if the connection can carry another request.
 
-        The last request and its response have then ended, and no byte of either is left over.
+        The connection is reusable if the last request and its response have ended, and no byte of either
+        remains.
         """
         return (
             self._reader.state is _ENDED
@@ -313,7 +314,7 @@ class UpstreamConnection(BatchedConnection):
         self._fail_with(self.user)
 
     def _fail_with(self, user: UpstreamUser | None) -> None:
-        """End the connection after a fault of the proxy, and the exchange of `user`, which it served."""
+        """After a fault of the proxy, end the connection and the exchange of `user` on it."""
         # the exchange of another user is not affected by the fault
         if self.user is None or self.user is user:
             self._owner.discard(self)

@@ -71,7 +71,7 @@ class UpstreamCredential:
         self.report = True
 
     def just_replaced(self, generation: int, now: float) -> bool:
-        """Return True if the token of `generation` recently replaced a refused one.
+        """Return True if the token of `generation` recently replaced a refused token.
 
         If the upstream refuses the new token too, the token is not the cause, so no request waits for another
         token.

@@ -68,8 +68,8 @@ class UpstreamPool(ConnectionOwner):
     def acquire(self, user: UpstreamUser, *, fresh: bool = False) -> None:
         """Call `upstream_ready` of `user` with an upstream connection, now or later.
 
-        Call `upstream_lost` if no connection can be opened, or `upstream_queue_full` if too many users wait
-        already. `fresh` requests a new connection instead of an idle one.
+        Call `upstream_lost` if no connection can be opened, or `upstream_queue_full` if too many users
+        already wait for a connection. `fresh` requests a new connection instead of an idle one.
         """
         idle = self._idle
         while idle and not fresh:
