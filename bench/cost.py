@@ -143,4 +143,4 @@ def _split(peer: Peer) -> str:
         return peer.median(lambda sample: sample.cpu[name].total / sample.load.requests)
 
     each = (f"{name} {spent_by(name):.1f}" for name in peer.samples[0].cpu)
-    return f"Processor time of {peer.name} by process, in µs: {', '.join(each)}."
+    return f"Processor time of the server {peer.name} by process, in µs: {', '.join(each)}."

@@ -41,8 +41,8 @@ def evaluated(rig: Rig, pace: Pace) -> Table:
     missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
     title = "token checked, one path rule, credential swapped, a record of each request"
     notes = [
-        "relay does not evaluate requests, so its figure is the minimum cost of a Python proxy.",
-        "interpreted is graphward with interpreted sources, without `./dev compile`.",
+        "The server relay does not evaluate requests, so its figure is the minimum cost of a Python proxy.",
+        "The server interpreted is Graphward with interpreted sources, without `./dev compile`.",
     ]
     return cost_table("J2", title, peers, "graphward", missing, notes)
 

@@ -44,8 +44,8 @@ def taken(rig: Rig, pace: Pace) -> Table:
             "the number of processes)."
         ),
         (
-            "The figure of a connection is private memory of the worker in user space. The figures of the "
-            "start are the median and the spread of its time."
+            "The figure of a connection counts only private memory of the worker in user space. The figures "
+            "of the start are the median and the spread of its time."
         ),
     ]
     columns = ("what", "measured", "share or spread", "goal")
