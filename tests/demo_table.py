@@ -106,7 +106,7 @@ def _difference(upstream: bytes, received: bytes) -> str:
 def property_names(value: Any, prefix: str = "") -> set[str]:
     """Return the paths of all properties in a JSON value.
 
-    The items of a list, and the items of a page's `value`, count as one object.
+    A path names neither the position in a list nor the member `value` of a page.
     """
     if isinstance(value, list):
         return set().union(*(property_names(item, prefix) for item in value))

@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).parent.parent
 
 
 def fails(site: Path, command: str, *before: Path) -> list[str]:
-    """Run a command that must fail from an installation, with other directories searched first."""
+    """Run an installed command with `before` first in the search path, and check that it fails."""
     program = f"import sys; from graphward.commands import {command}; sys.exit({command}())"
     places = os.pathsep.join(map(str, (*before, site)))
     done = subprocess.run(

@@ -180,7 +180,7 @@ def named_tuples_of_objects(program: Program) -> Iterator[str]:
 
 
 def jumps_out_of_a_clean_up(program: Program) -> Iterator[str]:
-    """Yield each `break` or `continue` that leaves a `with` or a `try` with a `finally`: mypyc has none."""
+    """Yield each `break` or `continue` out of a `with` or a `try` with a `finally`, which mypyc lacks."""
     for module in program.compiled_modules():
         for line in _jumps(module.tree, leaves=False):
             yield f"{module.name}:{line}"

@@ -32,7 +32,7 @@ _NEWEST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """A proxy with the newest heartbeat that the store has from it."""
+    """A proxy, with its newest heartbeat in the store."""
 
     losses: Losses
     name: str

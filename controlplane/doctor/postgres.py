@@ -87,9 +87,9 @@ def _schema(connection: Connection) -> Iterator[Finding]:
 
 
 def _durability(connection: Connection) -> Iterator[Finding]:
-    """Check that the server does not report a commit before it is on disk.
+    """Check that the server does not report a commit before the commit is on disk.
 
-    A batch is acknowledged after the server reports its commit.
+    The control plane acknowledges a batch only after the server has reported the batch's commit.
     """
     for name in ("fsync", "full_page_writes"):
         (value,) = connection.row("SELECT current_setting(?)", (name,))

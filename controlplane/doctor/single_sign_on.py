@@ -1,4 +1,4 @@
-"""Check single sign-on: the provider matches the settings, and this console is registered there."""
+"""Check single sign-on: the provider matches the settings, and this console is registered at the provider."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _progress(settings: Settings) -> list[Finding]:
 def _of_webhook(sink: WebhookSettings, row: Row | None) -> Finding:
     """Return a finding with the recorded state of a webhook.
 
-    Send no test notice, because people would read it.
+    Send no test notice to the webhook, because people would read the notice.
     """
     name, untried = f"sink {sink.name}", "not tried, because a test sends a notice"
     problem, problem_ms = (None, None) if row is None else (row[5], row[6])
@@ -84,7 +84,7 @@ def _of_webhook(sink: WebhookSettings, row: Row | None) -> Finding:
 def _names_of_nothing(connection: Connection, sink: AnyTable) -> Iterator[Finding]:
     """Find organisations, applications and proxies in the sink's settings that do not exist.
 
-    The sink would never deliver events of names that do not exist.
+    A sink never delivers events for a name that does not exist.
     """
     orgs = connection.rows("SELECT org_id, name FROM orgs")
     known = {each for row in orgs for each in row}

@@ -188,7 +188,7 @@ def _ending(source: str, key: VaultKey) -> list[Finding]:
 
 
 def _sealed(store: StoreSettings) -> bytes | None:
-    """Return the text that the first start sealed, or None before the first start.
+    """Return the text that the first start encrypted with the master key, or None before the first start.
 
     Raise Unreadable or StoreError if the store cannot be read.
     """

@@ -21,7 +21,7 @@ LAG_MS: Final = 15 * 60_000
 class Condition:
     """A problem that lasts, such as a credential that ends soon.
 
-    The key of the condition stays the same until the condition ends.
+    `key` identifies the condition, and stays the same until the condition ends.
     """
 
     key: str

@@ -274,7 +274,7 @@ def _possible(rows: Sequence[Activity], noun: str) -> list[str]:
 
 
 def because(reason: str) -> str:
-    """Return a clause for a reason, which is given as a sentence or as a part of a request."""
+    """Return `because …` for a reason that is a sentence, or `because of …` for a part of a request."""
     is_sentence = reason.startswith(("the ", "neither "))
     return f"because {reason}" if is_sentence else f"because of {reason}"
 

@@ -325,7 +325,7 @@ class Classifier:
 
 
 def _likely(implied: Implied) -> Target:
-    """Return the likely address of an implied request, with a key if the base path is a collection."""
+    """Return the likely address of an implied request, with an object id if the base path is a collection."""
     base = implied.ways[0].base
     below_key = base is not None and is_collection(base)
     for way in implied.ways:
@@ -361,7 +361,7 @@ def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
 
 
 def _part_held(things: Things, path: ReachedPath) -> int:
-    """Return how certainly the objects at a path's end have a named part, such as keys of an application.
+    """Return how certainly objects at a path's end have a part of the class, such as an application's keys.
 
     If other types derive from the objects' type, such as the types of a directory, only an object of a
     derived type may have the part.

@@ -51,7 +51,7 @@ code{overflow-wrap:anywhere}@media print{body{max-width:none;margin:0}}
 
 
 class SignedReport(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
-    """The signed payload of a report: the answer, the key, and the digest of the answer's HTML page."""
+    """The signed payload of a report file: the report, the key, and the digest of the report's HTML page."""
 
     kind: str
     key: str
@@ -105,7 +105,7 @@ def claimed_key(file: bytes) -> str:
 
 
 def answer_in(file: bytes) -> Answer:
-    """Return the answer in a report's JSON file without a check of its signature."""
+    """Return the content of a report's JSON file without a check of the file's signature."""
     return _signed(split(file)[0]).report
 
 

@@ -46,7 +46,7 @@ class Signer:
 
 
 def payload_of(value: msgspec.Struct) -> bytes:
-    """Return the bytes of a value that the signature covers."""
+    """Return the bytes that a signature of the value covers."""
     text = msgspec.json.encode(value)
     for char, escape in _ESCAPED:
         text = text.replace(char, escape)
@@ -99,7 +99,7 @@ def split(file: bytes) -> tuple[bytes, bytes]:
 
 
 def line_ends_changed(file: bytes) -> bool:
-    """Return True if a signed line ends with CRLF, which a mail program or git made from LF."""
+    """Return True if a signed line ends with CRLF because a mail program or git changed its LF."""
     return _OTHER_LINE_END.search(file) is not None
 
 

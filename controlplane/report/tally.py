@@ -74,7 +74,7 @@ class RowKey(NamedTuple):
 
 @dataclass(slots=True)
 class Row:
-    """Requests of one application that reach one resource class in one way, with one outcome."""
+    """Requests of one application for one resource class, with one access, certainty and outcome."""
 
     count: int = 0
     first: datetime = _LATEST

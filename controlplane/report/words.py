@@ -1,4 +1,4 @@
-"""Text of times and lists in the sentences of a report."""
+"""Write times and lists as text for the sentences of a report."""
 
 from __future__ import annotations
 

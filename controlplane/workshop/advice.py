@@ -201,7 +201,7 @@ def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]
 def _taking_each_method(places: list[_Place], methods: frozenset[str]) -> list[str]:
     """Return the rules that together match all of `methods`, or an empty list if they miss a method.
 
-    Each rule in `places` names its methods.
+    Each rule in `places` lists the methods that it matches.
     """
     found: list[str] = []
     left = set(methods)
@@ -258,8 +258,8 @@ def _settled_by_order_alone(ruleset: Ruleset) -> _Advice:
 def _contradict(first: _Place, second: _Place) -> bool:
     """Return True if two patterns overlap, neither covers the other, and their rules differ.
 
-    An exception before a general rule is the usual way to write rules. Two rules that cross may be an
-    oversight.
+    An exception before a general rule is the usual way to write rules. Two rules that each match a part of
+    the other rule's requests may be an oversight.
     """
     one, other = first.rule, second.rule
     return (
@@ -294,7 +294,7 @@ def _covers(general: Pattern, special: Pattern) -> bool:
 
 
 def _shared(one: Pattern, other: Pattern) -> str | None:
-    """Return a pattern of the paths that both patterns match, or None if they share none."""
+    """Return a pattern of the paths that both patterns match, or None if no path matches both patterns."""
     short, long = sorted((one, other), key=lambda pattern: len(pattern.segments))
     if len(short.segments) < len(long.segments) and not short.rest:
         return None
@@ -314,8 +314,8 @@ def _without_version(ruleset: Ruleset) -> _Advice:
     """Warn about the first path that does not begin with a version.
 
     Do not warn if no path has a version and the default verdict is `block`. An upstream may use paths without
-    a version. If the upstream's paths begin with a version, rules without one match nothing, and allow
-    nothing by mistake.
+    a version. If the upstream's paths begin with a version, rules without a version match no request, and
+    allow nothing by mistake.
     """
     paths = [
         (("rules", index, "match", "path", at), path)
@@ -334,7 +334,7 @@ def _without_version(ruleset: Ruleset) -> _Advice:
 
 
 def _version_meant(path: str) -> str | None:
-    """Return the path with a version of Graph, if the first segment of the path looks like that version."""
+    """Return the path with a version of Graph in place of a first segment that looks like that version."""
     _, first, *rest = path.split("/")
     shown = looks_like(first)
     for version in _VERSIONS:
@@ -344,6 +344,6 @@ def _version_meant(path: str) -> str | None:
 
 
 def _begins_with_version(path: str) -> bool:
-    """Return True if the path begins with a version, or with a wildcard that can stand for one."""
+    """Return True if the path begins with a version, or with a wildcard that can stand for a version."""
     firsts = [pattern.segments[0] if pattern.segments else None for pattern in parse_pattern(path)]
     return any(word is None or _VERSION.fullmatch(word) for word in firsts)

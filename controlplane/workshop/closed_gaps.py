@@ -20,8 +20,8 @@ _ANY: Final = ("{any}", "*")  # stand for any key and any relation in the label 
 class ClosedGap:
     """A gap in the rules' evaluation that a recorded request used, and that this release has closed.
 
-    `cause` says what the current release evaluates. `method` and `path` describe a rule that would allow the
-    request. `method` and `path` are empty if a rule refuses the request.
+    `cause` describes how the current release evaluates the request. `method` and `path` describe a rule that
+    would allow the request. `method` and `path` are empty if a rule refuses the request.
     """
 
     cause: str
@@ -35,7 +35,7 @@ class ClosedGap:
 
 
 def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
-    """Return the closed gap if a request that `asked` implies made the verdict stricter."""
+    """Return the closed gap if a further request, implied by `asked`, made the verdict stricter."""
     cause, _, request = decision.implied.partition(": ")
     method, _, target = request.partition(" ")
     if not target:
@@ -51,7 +51,7 @@ def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
 
 
 def gap_of_key(rules: CompiledRuleset, method: str, target: Target) -> ClosedGap | None:
-    """Return the closed gap if a rule no longer takes the name of an operation for a collection's key."""
+    """Return the closed gap if a rule no longer takes the name of an operation for an object id."""
     for rule_id, pattern, operation in _operations(rules, method, target):
         cause = f"`{rule_id}` no longer takes the operation {operation} for a key"
         return ClosedGap(cause, method, pattern)

@@ -317,7 +317,7 @@ class Explainer:
                 return
 
     def _with_things(self, attempt: Attempt, candidate: Candidate, reading: Reading) -> Attempt:
-        """Complete the attempt of a rule with the name of the schema element that the path reaches."""
+        """Add the schema element that the path reaches to the facts about one tried rule."""
         compiled = candidate.entry.compiled
         if not compiled.rule.match.names_things:
             return attempt
@@ -517,7 +517,7 @@ def _outcome(held: Sequence[Held], decision: Decision) -> Outcome:
 
 
 def _worth_telling(attempts: dict[Attempt, None]) -> tuple[Attempt, ...]:
-    """Return the attempts that an explanation reports.
+    """Return the tried rules that an explanation reports.
 
     Leave out a path of a rule that does not match, if another path of the same rule matches.
     """

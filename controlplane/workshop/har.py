@@ -102,7 +102,7 @@ class Har:
 def parse_har(data: bytes, *bases: str) -> Har:
     """Return the exchanges with the graph API at one of the addresses in `bases`.
 
-    Raise InvalidHar if the file has no such exchange.
+    Raise InvalidHar if the file has no exchange with the graph API.
     """
     reader = _Reader(bases or (DEFAULT_BASE,))
     text = read_entries(data)
@@ -326,7 +326,7 @@ def _authority(headers: object) -> str:
 
 
 def _below(url: SplitResult, base: SplitResult) -> str | None:
-    """Return the path below the base, or None if the URL is not below it."""
+    """Return the path below the base address, or None if the URL does not begin with the base address."""
     if (url.scheme, url.hostname, _port(url)) != (base.scheme, base.hostname, _port(base)):
         return None
     prefix = base.path.rstrip("/")

@@ -54,7 +54,7 @@ class Foreseen:
 
     @property
     def missing(self) -> Sequence[str]:
-        """The facts that the HAR file lacks for a certain outcome."""
+        """Facts that the HAR file lacks, so that the outcome is uncertain."""
         return () if isinstance(self.outcome, Outcome) else self.outcome.missing
 
     @property
@@ -65,7 +65,7 @@ class Foreseen:
 
 
 def by_outcome(foreseen: Iterable[Foreseen]) -> list[list[Foreseen]]:
-    """Group exchanges by outcome: blocked ones first, then unclear ones, each with large groups first."""
+    """Group exchanges by outcome: first blocked, then unclear, then allowed; larger groups first in each."""
     groups: dict[Outcome | Unclear, list[Foreseen]] = {}
     for one in foreseen:
         groups.setdefault(one.outcome, []).append(one)
@@ -143,7 +143,8 @@ def _compare(before: object, after: object, path: str, found: dict[str, None]) -
 def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str] = ()) -> Suggestion:
     """Suggest a ruleset that allows the traffic of a HAR file.
 
-    If an application always names the properties that it needs, the ruleset filters its responses to these.
+    If an application always names the properties that it needs, the ruleset limits responses to these
+    properties.
     """
     observed = Observations()
     for exchange in exchanges:

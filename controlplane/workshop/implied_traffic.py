@@ -57,7 +57,7 @@ def _implied(method: str, target: Target, body: bytes | None) -> list[Implied]:
 def _likely(implied: Implied) -> list[Way]:
     """Return the most likely way to send an implied request, with its first method.
 
-    The path of an implied request gets a key if the path before it ends with a collection.
+    The path gets an object id after a base path that ends with a collection.
     """
     first = implied.ways[0]
     if first.base is None:

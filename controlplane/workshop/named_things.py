@@ -37,7 +37,7 @@ class ThingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A schema element (a type, member or operation), which the reference of rules calls a thing.
+    """A schema element: a type, member or operation. The reference of rules calls these elements things.
 
     `type` is the type itself, the owner of the member, or the type that the operation binds to (-1: none).
     `word` is the element's name in a rule, such as `message`, `group.members`, `driveItem.content` or
@@ -52,7 +52,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class NamedThing:
-    """A schema element with one of its addresses: the segments before the schema's root, and those after it.
+    """A schema element with one of its addresses: the segments before and after the schema's root.
 
     `leads_to` is the type of the objects at the address, or -1 for no type. `many` is True if the address is
     a collection.
@@ -155,7 +155,7 @@ def _thing(graph: SchemaGraph, steps: tuple[reached.Step, ...]) -> Thing | None:
 
 
 def _is_of_one_type(graph: SchemaGraph, step: reached.Step) -> bool:
-    """Return True if the relation names the objects that it leads to.
+    """Return True if the relation contains its objects, or if no type derives from the type of these objects.
 
     `/users/{id}/messages` names messages. `/groups/{id}/members` names a relation between objects that have
     other addresses.

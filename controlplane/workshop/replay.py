@@ -206,10 +206,10 @@ class Rules:
         return gap_of_key(self._compiled, method, target)
 
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return the names of the filter that the rules with these ids form together.
+        """Return the transforms of the filter that the rules with these ids form together.
 
-        Return None if the rules of another ruleset evaluated the event. This is the case if a rule with one
-        of the ids is missing, or if none of the rules is a filter.
+        Return None if the rules of another ruleset evaluated the event. Another ruleset evaluated the event
+        if a rule with one of the ids is missing, or if none of the rules is a filter.
         """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
@@ -502,7 +502,7 @@ class Group:
 class Tally:
     """Counts of replayed events, and samples of the changes.
 
-    The memory of the tally depends only on the number of groups.
+    The memory use of the tally depends only on the number of groups.
     """
 
     events: int = 0
@@ -522,7 +522,7 @@ class Tally:
         gap: ClosedGap | None = None,
         recorded: Outcome | None = None,
     ) -> None:
-        """Count an event that was evaluated as `before` and would now be evaluated as `after`."""
+        """Count an event with the old outcome `before` and the new outcome `after`."""
         recorded = None if recorded == before else recorded
         self.events += 1
         if before.transforms is None and isinstance(after, Outcome) and after.verdict == before.verdict:

@@ -267,7 +267,7 @@ class RouteEnumeration:
                     yield from _body_routes(RouteKind.WRITE, prefix, path, name, {name: value})
 
     def _deep_inserts(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield requests that create an owner together with the schema element in its body."""
+        """Yield requests that create an owner object, with the schema element in the body of the request."""
         graph = self._graph
         for path in graph.paths(lambda type_: graph.is_a(type_, thing.type)):
             if path.last is not None and path.last.contained and len(path.owner()) > 1:
@@ -301,7 +301,7 @@ def _written(
 def _body_routes(
     kind: RouteKind, prefix: tuple[str, ...], path: Path, note: str, body: object
 ) -> Iterator[Route]:
-    """Yield the write requests to an object whose body contains a member."""
+    """Yield the routes that write an object with `body`: PATCH to the object, and POST to its collection."""
     text = json.dumps(body)
     item = path.item()
     yield Route(kind, f"PATCH {_template(item)} with {note}", (_example("PATCH", prefix, item, text),))
@@ -318,7 +318,7 @@ def _posted(
 
 
 def _with_query(kind: RouteKind, prefix: tuple[str, ...], segments: tuple[str, ...], query: str) -> Route:
-    """Return a route with a query of an object, and with the same query of its collection."""
+    """Return a route that sends the query to an object, and also to the collection of the object."""
     asked = [segments, segments[:-1]] if segments[-1] == KEY else [segments]
     targets = [f"{_example('GET', prefix, each).target}?{query}" for each in asked]
     examples = tuple(Example("GET", each) for each in targets)

@@ -302,7 +302,7 @@ class _Examination:
     # Navigations that an allow or a filter passes.
 
     def _passing(self, index: int, rule: Rule, compiled: CompiledRuleset) -> Iterator[Passing]:
-        """Yield the navigations that a rule lets through by `$expand` although it does not name them."""
+        """Yield the navigations that a rule lets through by `$expand`, but does not name."""
         methods = {method.upper() for method in rule.match.methods}
         if rule.verdict == "block" or rule.when == "response" or (methods and "GET" not in methods):
             return
@@ -325,7 +325,7 @@ class _Examination:
                     yield Passing(name, example, hidden_by)
 
     def _hiding(self, index: int, edge: Edge, decision: Decision) -> Iterator[int]:
-        """Yield the rules that hide a navigation's target elsewhere, but not in the example's response."""
+        """Yield the rules that hide a navigation's target elsewhere, but not in the example."""
         for at, rule in enumerate(self._ruleset.rules):
             methods = {method.upper() for method in rule.match.methods}
             if at == index or rule.verdict not in ("block", "filter") or rule.id in decision.rule_ids:
@@ -389,7 +389,7 @@ def _hides_at(found: Transforms, wanted: Transforms, place: str) -> bool:
 
 
 def _hides_as_much(found: Transforms, wanted: Transforms) -> bool:
-    """Return True if `found` shows nothing that `wanted` hides."""
+    """Return True if the transforms `found` hide every property that the transforms `wanted` hide."""
     if wanted.allow is not None:
         if found.allow is None:
             return False

@@ -75,7 +75,10 @@ def route_warnings(
 
 
 def counted(rule: Rule, found: RuleRoutes) -> str:
-    """Describe how many routes to its schema elements a rule closes, or return an empty text for an allow."""
+    """Describe how many routes to its schema elements a rule closes.
+
+    Return an empty text for an allow rule.
+    """
     if not found.routes:
         return ""
     closed = found.routes - len(found.open)

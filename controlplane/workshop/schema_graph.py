@@ -52,11 +52,11 @@ class Path:
     navigations: int = 0
 
     def item(self) -> tuple[str, ...]:
-        """Return the path segments of one object at this address."""
+        """Return the path segments of the address, with an object id at the end of a collection."""
         return (*self.segments, KEY) if self.many else self.segments
 
     def owner(self) -> tuple[str, ...]:
-        """Return the path segments of the object from which the last navigation of the address leads."""
+        """Return the path segments of the object at which the last navigation of the address begins."""
         return self.segments[: -len(self.last.segments)] if self.last is not None else ()
 
 
@@ -106,7 +106,8 @@ class SchemaGraph:
     def paths(self, arrives: Callable[[int], bool], *, through_references: bool = False) -> Iterator[Path]:
         """Yield the paths to the types for which `arrives` returns True, the shortest path first.
 
-        Unless `through_references` is True, all navigations of a path except the last are contained.
+        Unless `through_references` is True, only the last navigation of a path may lead to objects that it
+        does not contain.
         """
         distance = self._distances(arrives, through_references)
         level = [path for path in self.roots if path.type in distance]

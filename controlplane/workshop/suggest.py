@@ -115,7 +115,7 @@ class Evidence:
             self.transforms[transforms] += 1
 
     def filter(self, *, is_general: bool) -> Filter | None:
-        """Return a filter that shows no more than each recorded response did, or None if none is needed.
+        """Return a filter that shows no more than each recorded response did, or None if no filter is needed.
 
         If the pattern stands for several resources and only some were filtered, the filter applies to all of
         them. A path pattern cannot express which of its resources were not filtered.
@@ -151,7 +151,7 @@ def _both(first: Transforms | None, second: Transforms | None) -> Transforms | N
 
 
 def _in_one_list(transforms: Transforms) -> Transforms:
-    """Combine the allowed and the stripped properties into one list, because a rule has only one.
+    """Combine the allowed and the stripped properties into the only property list of a rule.
 
     Remove the stripped properties from the allowed properties.
     """
@@ -188,7 +188,7 @@ class Seen:
 class Observations:
     """The recorded requests of an application.
 
-    The memory of the observations depends only on the number of path shapes.
+    The memory use of the observations depends only on the number of path shapes.
     """
 
     def __init__(self) -> None:
@@ -445,7 +445,7 @@ def _is_probed(filter_: Filter | None, target: str) -> bool:
 
 
 def patterns(observed: Observations) -> dict[Shape, str]:
-    """Return the path pattern of each shape of a path in the suggested ruleset."""
+    """Return, for each shape of recorded paths, the path pattern in the suggested ruleset."""
     return {shape: _pattern(observed, shape, seen) for shape, seen in observed.shapes.items()}
 
 
@@ -528,7 +528,8 @@ def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
     """Return one rule for the paths of a resource that get the same rule.
 
     If the order matters, a rule with a fixed segment comes before a rule with a parameter at that position. A
-    rule for paths below a path comes before the rule for the path itself, whose filter would block them.
+    rule for paths below a path comes before the rule for the path itself. The filter of that second rule
+    would block the paths below it.
     """
 
     def place(path: SuggestedPath) -> tuple[object, ...]:
@@ -557,7 +558,7 @@ def _resource(pattern: str) -> str:
 
 
 def _root(pattern: str) -> str:
-    """Return the version and the first segment of a pattern, and for `/me` also the segment below."""
+    """Return the version and the first segment of a pattern, and for `/me` also the next segment."""
     words = pattern.split("/")
     return "/".join(words[: 4 if words[2:3] == ["me"] else 3])
 

@@ -1,4 +1,4 @@
-"""Find the positions of names in a ruleset's text that no schema contains."""
+"""Find names in the text of a ruleset that are in no schema, with their positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.policy.things import unknown_things
 
 
 def thing_problems(text: str, ruleset: Ruleset, schemas: Schemas) -> tuple[RulesetProblem, ...]:
-    """Return an error, with line and column, for each name that no schema contains."""
+    """Return an error, with line and column, for each name in the ruleset that no schema contains."""
     unknown = list(unknown_things(ruleset, schemas))
     if not unknown:
         return ()

@@ -1,6 +1,6 @@
 """Run a proxy whose upstream sends `hello` and never ends its response.
 
-A test starts this program and kills it.
+A test runs this file as a program, and kills the program.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _next_request(connection: h11.Connection) -> ReadRequest | None:
 class H11Upstream:
     """A fake upstream that responds to each request with the request's target.
 
-    The fake upstream stores every request, and every fault for which h11 refused one.
+    The fake upstream stores every request, and every fault for which h11 refused a request.
     """
 
     requests: list[ReadRequest] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Tests of a client connection's states: for each state and event, the next state, response and audit event.
 
 Each situation brings a client connection into a state, on real sockets. Each test applies one event to a
-client connection in this state.
+client connection in one of the states.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Tests of an oversized audit record: it keeps the proxy's decisions, and states what it omits."""
+"""Tests of an oversized audit record: the record keeps the proxy's decisions, and names the omitted parts."""
 
 from __future__ import annotations
 

@@ -935,7 +935,7 @@ async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
 async def test_a_response_that_is_not_in_the_coding_that_it_names_is_told_as_such(
     tmp_path: Path, body: bytes
 ) -> None:
-    """The proxy can't find links in a body of another coding, so the application gets 502."""
+    """The proxy finds no links in a body without the declared coding, so the application gets 502."""
     async with data_path(responding(ok(body, b"Content-Encoding: gzip")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamError")

@@ -1,7 +1,7 @@
 """Tests of an exchange's phases: for each phase and event, the next phase or the end, and the record.
 
 Each situation brings an exchange into a phase, on real sockets. Each test applies one event to an exchange in
-this phase. The expected outcome states the client's response and the content of the audit event.
+one of the phases. The expected outcome states the client's response and the content of the audit event.
 """
 
 import asyncio

@@ -40,7 +40,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 def first_then_own(
     first: Callable[[UpstreamPeer], Awaitable[None]],
 ) -> Callable[[UpstreamPeer], Awaitable[None]]:
-    """Respond by `first` to requests for /v1.0/odd, and to other requests with their own target."""
+    """Run `first` for requests to /v1.0/odd, and respond to other requests with their target."""
 
     async def script(peer: UpstreamPeer) -> None:
         while True:
@@ -234,7 +234,7 @@ CUT_RESPONSES = {
 async def test_a_response_cut_anywhere_is_never_taken_for_whole_and_its_event_says_so(
     tmp_path: Path, framing: str, reset: bool
 ) -> None:
-    """The test truncates the response after every byte, also within the head.
+    """The test truncates the response after each of its bytes, also within the head.
 
     If only the end of the connection delimits a body, an orderly close completes the body (RFC 9112 §8). Only
     a reset shows that a body without another delimiter was truncated.

@@ -26,7 +26,7 @@ NEW_MAIL_TOKEN = "second-upstream-token-of-the-mail-identity"
 class Two:
     """Two applications of one organisation with different upstream identities.
 
-    The application of `proxy.token` has the default identity, and `mail_app` has the mail identity.
+    The application of the token `proxy.token` has the default identity, and `mail_app` has the mail identity.
     """
 
     proxy: DataPath

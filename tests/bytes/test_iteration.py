@@ -1,4 +1,4 @@
-"""Tests of one loop iteration: it processes its input, and sends its output when it ends.
+"""Tests of one loop iteration: the proxy processes all input, and sends output at the iteration's end.
 
 No response belongs to the wrong request.
 """

@@ -379,7 +379,7 @@ async def test_a_response_that_is_held_counts_until_it_is_sent(tmp_path: Path, t
 async def test_a_response_that_can_not_be_held_is_withheld_if_rules_must_read_it(
     tmp_path: Path, target: str, status: int
 ) -> None:
-    """If only links matter, the proxy rewrites the response as it arrives."""
+    """If rules need not read the response, the proxy rewrites links while the response arrives."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()

@@ -1,4 +1,4 @@
-"""Tests of filtered responses without named properties: only those without hidden properties pass."""
+"""Tests of plain values in filtered responses: values of a hidden property never pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that a refused request is an event of the application that sent it, if its token can be read."""
+"""Test that a refused request is an event of its application if the request's token can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the facts that the proxy remembers about heads: they change no result, and stay few."""
+"""Tests of the facts that the proxy remembers about heads: the facts change no result, and stay few."""
 
 from __future__ import annotations
 

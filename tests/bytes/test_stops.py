@@ -31,7 +31,7 @@ OF_ALL_KINDS = [
 def stop(proxy: DataPath, stops: Stops) -> None:
     """Stop applications in the way that a sync does.
 
-    A stop also disables the applications, because older releases read only that.
+    A stop also sets `enabled` to False, because older releases read only `enabled` and not the stops.
     """
     book: Rulebook = proxy.context.rulebook
     caller = replace(book.callers[CLIENT_ID], enabled=not stops.concern(ORG_ID, "app-1"))

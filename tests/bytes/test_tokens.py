@@ -385,7 +385,7 @@ def test_a_remembered_token_ends_when_it_ends() -> None:
 
 
 def test_a_token_in_any_number_of_spellings_is_remembered_in_few() -> None:
-    """The cache must stay small, because one application could increase each worker's memory by 45 MB."""
+    """The cache must stay small: otherwise one application could increase each worker's memory by 45 MB."""
     keeper = TokenKeeper(TOKEN_SETTINGS, [KEY])
     keeper.use(rulebook(ALLOW_ALL))
     text = keeper.issue(CALLER, now=NOW, token_id="t").encode()

@@ -1,4 +1,4 @@
-"""Tests of audit events: an event describes what happened to this very response, not what was planned."""
+"""Tests of audit events: an event describes the response that was sent, not the response that was planned."""
 
 from __future__ import annotations
 

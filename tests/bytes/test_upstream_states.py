@@ -1,4 +1,4 @@
-"""Tests of upstream connection states: after which states the connection serves another request."""
+"""Tests of upstream connections: the states after which a connection serves another request."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_connection_tells_how_it_ended(tmp_path: Path) -> None:
 async def test_a_response_that_begins_before_the_requests_end_is_the_connections_last(
     tmp_path: Path, split: int
 ) -> None:
-    """The proxy cannot know where the upstream stopped reading the request (RFC 9112 §9.3)."""
+    """The proxy cannot determine at which byte the upstream stopped reading the request (RFC 9112 §9.3)."""
     async with asking(tmp_path, *UPLOAD) as (proxy, reader, upstream):
         assert repr(upstream) == "<UpstreamConnection open request=body response=awaited>"
         upstream.data_received(BEGINNING[:split] or BEGINNING)

@@ -23,7 +23,7 @@ _FRAME: Final = [[".side"], ["#keys"], [".skip"]]
 
 
 def load_axe(page: Page) -> None:
-    """Load axe-core into the open page. Every other page needs its own load of axe-core."""
+    """Load axe-core into the open page. axe-core must be loaded again in each page that the browser opens."""
     page.evaluate(AXE_SCRIPT)
 
 

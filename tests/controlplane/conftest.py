@@ -17,7 +17,7 @@ from tests.fakes.postgres import NoServer, PostgresServer, postgres_server
 
 @pytest.fixture(autouse=True)
 def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace password hashes by cheap ones, because real hashes took a sixth of these tests' time."""
+    """Replace password hashes by cheap hashes, because real hashes took a sixth of these tests' time."""
     monkeypatch.setattr("controlplane.secrets._hasher", lambda: CHEAP)
 
 
@@ -28,7 +28,7 @@ def unchanged_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of a module once for each engine in its `ENGINES`, if the tests use a store."""
+    """Run the tests of a module once for each engine in the module's `ENGINES`, if the tests use a store."""
     engines = getattr(metafunc.module, "ENGINES", ())
     if engines and "engine" in metafunc.fixturenames:
         metafunc.parametrize("engine", engines, indirect=True)

@@ -56,7 +56,7 @@ class _Killer:
 
 
 async def _begin(config: Path) -> None:
-    """Do what a first start does with the store and the master key before it serves."""
+    """Prepare the store and the master key as a first start does before it serves requests."""
     settings = read_settings(config)
     store = await SqliteStore.open(settings.store.path, SystemClock(), settings.secrets.key_file)
     try:

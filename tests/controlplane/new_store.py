@@ -1,6 +1,6 @@
 """An empty SQLite store: a copy of the file that the product made once in this test process.
 
-Making one runs all migrations, which took a fifth of the time of these tests.
+Creating an empty store runs all migrations, which took a fifth of the time of these tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _made: list[bytes] = []  # content of the file, after the first use
 
 
 async def put_new_store(path: Path) -> None:
-    """Write an empty store to the path, unless a file is there."""
+    """Write an empty store to the path, unless a file exists at the path."""
     if not _made:
         await _make()
     _put(path)
@@ -39,6 +39,6 @@ def _put(path: Path) -> None:
 
 
 async def open_new_store(path: Path, clock: FakeClock) -> SqliteStore:
-    """Open the store at the path. Without a file, begin with an empty store."""
+    """Open the store at the path. If the file does not exist, begin with an empty store."""
     await put_new_store(path)
     return await SqliteStore.open(path, clock)

@@ -125,7 +125,7 @@ async def test_pages_follow_each_other(trail: Trail) -> None:
 
 
 async def test_a_cursor_tells_nothing_of_how_much_there_is_elsewhere(trail: Trail) -> None:
-    """A cursor holds a position among the events of all organisations, and must not reveal it."""
+    """A cursor holds a position among the events of all organisations, and must not reveal this position."""
     pages = [await trail.ask(who, "events", limit=3, org="acme") for who in ("all", "acme", "acme")]
     plain, sealed, again = (page["next"] for page in pages)
     assert len({plain, sealed, again}) == 3
@@ -224,7 +224,7 @@ async def test_an_event_of_a_time_to_come_does_not_flatten_a_histogram(trail: Tr
 async def test_no_time_of_an_event_or_a_question_is_too_much_for_a_histogram(
     trail: Trail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One event of a hostile proxy must not break the overview of all operators of its organisation."""
+    """One event of a hostile proxy must not break the overview for operators of its organisation."""
     # A store may have times beyond the years of UTC, because earlier releases accepted them.
     monkeypatch.setattr("controlplane.ingest.EARLIEST_MS", -(1 << 62))
     monkeypatch.setattr("controlplane.ingest.LATEST_MS", 1 << 62)

@@ -1,4 +1,4 @@
-"""Tests of counts of failed sign-ins, by name and network, in a sliding window, local or shared."""
+"""Tests of the counts of failed sign-ins in a sliding window: by name and by network, local or shared."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ async def test_a_body_that_is_no_batch_is_400(
 
 
 async def test_the_last_of_two_equal_keys_counts_everywhere(plane: Plane, proxy: ProxyClient) -> None:
-    """The authorisation check and the stored event both use the last one of two equal keys."""
+    """If an event has a JSON key twice, the authorisation check and the store both use the last value."""
     (org,) = proxy.org_ids
     foreign = await plane.org("other")
     twice = json.dumps(event(org, 1)).replace('"orgId"', f'"orgId": "{org}", "orgId"', 1)

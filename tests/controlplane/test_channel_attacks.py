@@ -1,4 +1,4 @@
-"""Tests of attackers on the path, or with a stolen key: they change no message and block no other proxy."""
+"""Tests of attackers in the network or with a stolen key: none changes a message or blocks another proxy."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ async def test_a_wake_brings_what_was_committed_before_it(store: SqliteStore) ->
 
 
 async def test_without_a_wake_it_looks_by_itself(store: SqliteStore) -> None:
-    """Another process may have committed events, which does not wake the index writer."""
+    """Events that another process commits do not wake the index writer."""
     index = ScriptedIndex()
     async with running(index_writer(store, index, poll_seconds=0.001)):
         await commit(store, [1])
@@ -229,7 +229,10 @@ async def accept(store: SqliteStore, subject: IndexWriter, *made: dict[str, Any]
 async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
     tmp_path: Path, store: SqliteStore
 ) -> None:
-    """The test compares segments byte for byte, with each field both in an event and missing in another."""
+    """The test compares segments byte for byte.
+
+    Each field occurs in one event and is missing in another event.
+    """
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     again = await SqliteIndex.open(tmp_path / "again.sqlite", tmp_path / "store.db")
     subject = IndexWriter(store, index)

@@ -165,7 +165,7 @@ def _purge_before_the_first(file: sqlite3.Connection) -> None:
 
 
 def _all_made_anew_before_the_first(file: sqlite3.Connection) -> None:
-    """Remove all links of the chain, and put one before the first that claims to cover every position."""
+    """Replace all links of the hash chain by one link with number 0, which claims to cover all events."""
     _edited(7, lambda events: [each | {"verdict": "block"} for each in events])(file)
     file.execute("UPDATE chain SET number = 0, position = 1000000 WHERE number = 4")
     file.execute("DELETE FROM chain WHERE number > 0")
@@ -487,7 +487,7 @@ async def test_events_of_an_earlier_release_are_chained_at_the_first_start(
 
 
 async def test_nobody_gets_events_adopted_later(tmp_path: Path, clock: FakeClock) -> None:
-    """A store that had a chain from its beginning never adopts events as events of an earlier release."""
+    """If a store always had a chain, no event without a link counts as an earlier release's event."""
     async with started(tmp_path, clock) as plane:
         org = await plane.org("acme")
         proxy = await plane.proxy("edge-1", "acme")

@@ -300,7 +300,7 @@ class _Proxies:
 
 
 async def _every_health(proxies: _Proxies) -> None:
-    """Create proxies on both sides of each limit of health, with a heartbeat interval of 30 s."""
+    """Create proxies on both sides of each age at which health changes; heartbeats are 30 s apart."""
     await proxies.add(
         "never", "lost", "stale", "stale-failed", "late", "failed", "degraded", "unconfirmed", "unsent",
         "skewed", "behind", "just-behind", "gap", "reused", "well", "off", "off-gap",

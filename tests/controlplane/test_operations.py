@@ -54,7 +54,7 @@ MARK: Final = "zebra"  # part of each name in the other organisation
 
 @pytest.fixture
 async def context(plane: Plane) -> AsyncIterator[OperationContext]:
-    """Create the organisation acme and another one with marked names, each with an object of every kind."""
+    """Create two organisations with an object of every kind: acme, and one with marked names."""
     await plane.org("acme")
     await plane.org(f"{MARK}-org")
     for org, name in (("acme", "own"), (f"{MARK}-org", MARK)):

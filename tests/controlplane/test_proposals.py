@@ -26,7 +26,7 @@ def text(verdict: str, name: str = "hr") -> str:
 
 @pytest.fixture
 async def context(plane: Plane) -> OperationContext:
-    """Create two organisations with an application each, and operators of the one that needs approval."""
+    """Create two organisations with applications; one organisation needs approvals and has operators."""
     for org in ("acme", "rival"):
         await plane.org(org)
         await plane.ruleset(org, "hr")

@@ -1,4 +1,4 @@
-"""Tests of operators' references to rows by id or name, and of the line in the operator log."""
+"""Tests of operators' references to rows by id or name, and of how the operator log names the rows."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ async def test_a_file_may_lie_behind_a_link(tmp_path: Path, clock: FakeClock) ->
 
 @pytest.fixture
 async def planes(postgres_url: str, tmp_path: Path, clock: FakeClock) -> AsyncIterator[list[Plane]]:
-    """Start two control planes on one database; the second has a copy of the first one's master key."""
+    """Start two control planes on one database; both have the same master key."""
     first, second = (tmp_path / name / "var" for name in ("first", "second"))
     first.parent.mkdir()
     second.mkdir(parents=True, mode=0o700)
@@ -224,7 +224,10 @@ async def test_jobs_run_while_a_control_plane_leads() -> None:
 async def test_a_control_plane_that_stopped_leaves_no_note(
     two: TwoStores, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A control plane that loses the lead writes a note, which may arrive after its own removal."""
+    """A control plane that loses the lead writes a note.
+
+    The database may execute this write after the control plane removed its entry.
+    """
     written, has_begun, may_go_on = postgres_database._write, threading.Event(), threading.Event()
 
     def delayed(*given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tests of every statement on the signatures of agent requests, with its edge cases."""
+"""Tests of every specified statement about the signatures of agent requests, with edge cases."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def client_certificate(
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None,
     chain: Sequence[x509.Certificate] = (),
 ) -> ClientCertificate:
-    """Make a self-signed certificate, as a key vault does, or one with `chain`, as issuers deliver it."""
+    """Make a self-signed certificate as a key vault does, or an issued one with its `chain`."""
     key = key or rsa.generate_private_key(65537, 2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

@@ -97,7 +97,7 @@ def _forked(
     *,
     apart: bool,
 ) -> IO[bytes]:
-    """Return a stream of the process's id, if it has its own session, and then its exit status."""
+    """Return a stream of the process id, if the process has its own session, and then of the exit status."""
     message = json.dumps([arguments, {**os.environ, **(environment or {})}, apart]).encode()
     said, says = os.pipe()
     try:
@@ -136,7 +136,7 @@ def _stop(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 
 def serve(connection: socket.socket) -> NoReturn:
-    """Fork for every message until the other side is gone, and then end the processes that still run."""
+    """Fork a process for each message until the other side closes the connection; then end all processes."""
     for module in pkgutil.walk_packages(controlplane.__path__, "controlplane."):
         importlib.import_module(module.name)
     _warm_up()

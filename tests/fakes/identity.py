@@ -168,7 +168,7 @@ class FakeIdentityProvider(Fake):
         return _json(200, body, ("Cache-Control", "no-store"))
 
     def _refusal(self, client_id: str, form: dict[str, str]) -> str:
-        """Return Entra's code for the reason why the client is not proved, or an empty text if it is."""
+        """Return Entra's error code for a client's invalid proof, or an empty text for a valid proof."""
         if "client_assertion" not in form:
             known = {self.more_clients.get(client_id)} if client_id != CLIENT_ID else self.client_secrets
             return "" if form.get("client_secret", "") in known else "AADSTS7000215"
@@ -281,7 +281,7 @@ class SignIns:
         return _json(200, {"sub": "person-1", **self.userinfo})
 
     def finish(self, form: dict[str, str], issuer: str, client_secret: str | None) -> Response:
-        """Exchange a code for tokens once, if the client has its verifier (RFC 7636 section 4.6)."""
+        """Exchange a code for tokens once, if the client has the code's verifier (RFC 7636 section 4.6)."""
         if self.refusal is not None:
             return _json(*self.refusal)
         query = self._codes.pop(form.get("code", ""), None)

@@ -1,4 +1,4 @@
-"""Fakes of object storage that writes a name once: an S3 bucket, and an Azure Blob container.
+"""Fakes of object storage that writes each name only once: an S3 bucket, and an Azure Blob container.
 
 Both fakes follow the documentation of the REST interfaces as far as an archive uses them: conditional writes,
 reads, lists in pages, throttling with `Retry-After`, and signatures.

@@ -1,4 +1,4 @@
-"""Object storage in memory that writes each name only once, as Azure Blob and S3 do if asked."""
+"""Object storage in memory that writes each name once, as Azure Blob and S3 do on request."""
 
 from __future__ import annotations
 

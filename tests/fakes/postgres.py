@@ -102,7 +102,7 @@ class PostgresServer:
 
     @contextmanager
     def new_database(self, name: str, template: str = "template0") -> Iterator[str]:
-        """Create a database, empty or a copy of another one, yield its URL, and drop it at the end."""
+        """Create a database, empty or a copy of another database; yield its URL, and drop it at the end."""
         self._administer(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
             yield self.url(name)

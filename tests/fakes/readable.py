@@ -12,8 +12,8 @@ from tests.fakes.system import ROOT
 def as_if_all_could_read_the_checkout(scratch: Path) -> list[str]:
     """Return the start of a command that makes the checkout and its Python readable to all users.
 
-    A command that begins with these words runs in its own mount namespace. The result is empty unless a
-    directory above the checkout keeps users out, for example a home directory of mode 0700.
+    A command that begins with the returned words runs in its own mount namespace. The returned list is empty
+    unless a directory above the checkout keeps users out, for example a home directory of mode 0700.
     """
     needed = [Path(each).resolve() for each in (ROOT, sys.prefix, sys.base_prefix)]
     closed = {above for each in needed for above in each.parents if not above.stat().st_mode & stat.S_IXOTH}

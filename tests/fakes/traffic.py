@@ -54,7 +54,7 @@ class TrafficMaker:
         self._versions: dict[str, int] = {}
 
     def use_ruleset(self, name: str, version: int, compiled: CompiledRuleset) -> None:
-        """Evaluate the requests of the ruleset's applications against this version."""
+        """Evaluate the requests of the ruleset's applications against this version of the ruleset."""
         self._plans[name] = compiled
         self._versions[name] = version
 

@@ -29,9 +29,9 @@ class Call:
 
 @dataclass
 class Answer:
-    """The receiver's response to its next requests.
+    """The fake receiver's response to the next requests.
 
-    After this one response, the fake receiver responds 204 again.
+    After the response was sent `times` times, the fake receiver responds 204 again.
     """
 
     status: int

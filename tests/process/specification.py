@@ -430,7 +430,7 @@ def whole_system(
     *,
     vault: bool = True,
 ) -> Iterator[Live]:
-    """Start the system with an application for each ruleset, each with the ruleset's name."""
+    """Start the system with one application for each ruleset, which has the name of the ruleset."""
     files = {}
     for name, text in rulesets.items():
         files[name] = directory / f"{name}.yaml"

@@ -245,11 +245,11 @@ def test_the_name_is_that_of_the_machine_as_far_as_the_control_plane_allows(
 
 
 class Killed(BaseException):
-    """Simulated kill of the process: no code of the process runs after this."""
+    """Simulated kill of the process: no code of the process runs after the kill."""
 
 
 def killed_at_write(monkeypatch: pytest.MonkeyPatch, number: int, *, written: bool) -> None:
-    """Kill the process at this write of the key file: before the write, or as soon as it is on disk."""
+    """Kill the process at this write of the key file: before the write, or once the file is on disk."""
     count = 0
 
     def write(path: Path, state: IdentityState) -> None:

@@ -1,4 +1,4 @@
-"""Tests that the agent reads keys of exactly the issuers that applications name, before it needs them."""
+"""Tests that the agent reads keys of exactly the issuers that applications name, before keys are needed."""
 
 from __future__ import annotations
 

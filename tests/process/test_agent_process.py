@@ -664,7 +664,10 @@ async def test_each_identity_has_a_token_of_its_own_and_renews_it_alone(tmp_path
 
 
 async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path) -> None:
-    """A new worker can then distinguish a delayed token from a token that will not arrive."""
+    """The agent reports a token as unavailable only after an attempt to fetch it.
+
+    So a new worker can distinguish a delayed token from a token that will not arrive.
+    """
     async with a_proxy(tmp_path, IDENTITIES) as running:
         worker = running.workers[0]
         await worker.until(lambda report: len(held_by(report)) == 3 and bool(rules(report)))

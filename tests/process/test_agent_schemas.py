@@ -34,7 +34,7 @@ async def control() -> AsyncIterator[FakeControlPlane]:
 
 
 def delivering(named: dict[str, str], packed: dict[str, bytes] | None, **members: Any) -> dict[str, Any]:
-    """Return a sync body whose ruleset names schemas, and that contains the schemas in `packed`."""
+    """Return a sync body whose ruleset names schemas, with the schemas in `packed`."""
     (ruleset,) = sync_body()["rulesets"]
     if packed is not None:
         members["schemas"] = {digest: base64.b64encode(each).decode() for digest, each in packed.items()}
@@ -115,7 +115,7 @@ async def test_a_schema_comes_once(tmp_path: Path, control: FakeControlPlane) ->
 
 
 async def test_a_schema_that_was_left_out_is_asked_for(tmp_path: Path, control: FakeControlPlane) -> None:
-    """An intermediary may change the header that names the proxy's schemas, because it is not signed."""
+    """An intermediary may change the header that names the proxy's schemas: this header is not signed."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})

@@ -1,6 +1,6 @@
 """Tests of credentials from a key vault, through a managed identity and Azure's own SDK.
 
-The agent keeps vault credentials during an outage, reads refused ones again, and never reveals any.
+The agent keeps vault credentials during an outage, reads refused credentials again, and reveals none.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def test_applications_of_a_refused_identity_get_503_until_it_is_taken_again(seve
 
 
 def test_a_default_that_nobody_uses_keeps_no_one_waiting(several: Several) -> None:
-    """All applications have an assigned identity: one by itself, the others by their organisation."""
+    """Each application has an identity: one by its own assignment, the others by their organisation."""
     system = several.live.system
     system.identity.more_clients = dict(SECRETS)
     system.identity.client_secrets.clear()

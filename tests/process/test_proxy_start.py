@@ -208,7 +208,7 @@ def test_a_port_in_use_is_one_line_and_status_1(config: Path) -> None:
 
 
 async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
-    """Two proxies on one port would each receive only a part of the requests, with another token key."""
+    """Two proxies on one port would each get only a part of the requests, and have different token keys."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))

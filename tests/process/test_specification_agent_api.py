@@ -198,8 +198,8 @@ def test_an_uppercase_digest_is_rejected_as_a_mismatch(plane: Plane) -> None:
 def test_the_timestamp_must_be_within_300_seconds(plane: Plane, skew: int, status: int) -> None:
     """If X-Timestamp is more than 300 s before or after the control plane's clock, the response is 401.
 
-    The response is 401 even if the signature is correct. The module tests/controlplane/test_signing.py tests
-    the limit to the second.
+    A timestamp outside this range gets 401 even if the signature is correct. The module
+    tests/controlplane/test_signing.py tests the limit to the second.
     """
     reply = plane.proxy.call("GET", "sync", skew=skew)
     assert reply.status == status

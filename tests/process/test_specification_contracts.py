@@ -86,8 +86,8 @@ def test_org_add_keeps_base_by_default(operator: Operator) -> None:
 def test_proxy_add(operator: Operator) -> None:
     """The command `proxy add NAME --org ORG [--org ORG …]` prints {"proxyId","apiKey","hmacSecret"}.
 
-    The command `proxy add` prints the secrets only this once. The argument ORG accepts the id or the name of
-    an organisation.
+    The secrets of a proxy are printed only once, by `proxy add`. The argument ORG accepts the id or the name
+    of an organisation.
     """
     other = operator.json("org", "add", "other")["orgId"]
     report = operator.json("proxy", "add", "of-two", "--org", "first", "--org", other)
@@ -115,7 +115,7 @@ def test_ruleset_apply(operator: Operator) -> None:
 def test_app_add(operator: Operator) -> None:
     """The command `app add NAME --org ORG --ruleset NAME` prints {"appId","clientId","clientSecret"}.
 
-    The command `app add` prints the secret only this once.
+    The secret of an application is printed only once, by `app add`.
     """
     report = operator.json("app", "add", "hr", "--org", "first", "--ruleset", "rules")
     assert list(report) == ["appId", "clientId", "clientSecret"]
@@ -127,7 +127,7 @@ def test_app_add(operator: Operator) -> None:
 def test_audit_search(operator: Operator) -> None:
     """The command `audit search` prints the object {"events", "next"}.
 
-    The command's arguments are [FILTER] [--org] [--from] [--to] [--limit] [--cursor].
+    The arguments of `audit search` are [FILTER] [--org] [--from] [--to] [--limit] [--cursor].
     """
     options = ("--org", "first", "--from", "2026-01-01", "--to", "2036-01-01T00:00:00Z", "--limit", "5")
     assert operator.json("audit", "search", "verdict:block", *options) == {"events": [], "next": None}
@@ -146,7 +146,7 @@ def test_audit_search(operator: Operator) -> None:
 def test_every_command_has_json_and_a_form_for_people(operator: Operator, command: str) -> None:
     """Each command, such as {org,proxy,ruleset,app} list/show, has `--json`.
 
-    Without `--json`, the command prints the same facts for people.
+    Without `--json`, each command prints the same facts in a form for people.
     """
     facts = operator.json(*command.split())
     assert isinstance(facts, dict)
@@ -918,7 +918,7 @@ def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
     """The first matching rule with the verdict allow, filter or block decides.
 
     A matching `log_only` rule is recorded in `loggedRuleIds`, and the search continues. If a request matches
-    only a log_only rule under default: allow, the event has that verdict and id.
+    only log_only rules under default: allow, the event has the verdict log_only and the first rule's id.
     """
     ids = [f"order-{number}-{os.getpid()}" for number in range(5)]
     targets = ("/v1.0/order", "/v1.0/noted/one", "/v1.0/noted/more", "/v1.0/noted/stop", "/v1.0/unlisted")
@@ -1001,7 +1001,7 @@ def test_no_spelling_changes_a_verdict(live: Live, spelling: str) -> None:
 
 
 def test_batch_parts_are_evaluated_as_if_they_came_alone(live: Live) -> None:
-    """Sub-requests of a `$batch` are evaluated like the same requests alone."""
+    """Sub-requests of a `$batch` are evaluated like the same requests outside a batch."""
     parts = [
         {"id": "1", "method": "GET", "url": "/rest/x"},
         {"id": "2", "method": "GET", "url": "/users/ada@contoso.com"},

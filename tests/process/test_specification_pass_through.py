@@ -781,7 +781,7 @@ def test_every_request_produces_an_audit_event(live: Live) -> None:
     """An audit event has method, path, caller, status and rule verdict.
 
     The audit event names the matched rule and the applied transforms. Audit events contain no bodies. The
-    event's verdict, rule and status are the ones that the client received.
+    event's verdict, rule and status are the verdict, rule and status of the response to the client.
     """
     live.upstream_says(
         "/v1.0/people", b'{"value":[{"id":1,"mobilePhone":"2"}]}', [JSON, ("request-id", "up-1")]

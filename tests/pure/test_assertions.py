@@ -1,4 +1,4 @@
-"""Tests of client assertions: one that breaks a requirement is refused (RFC 7521, 7523, 8725)."""
+"""Tests of client assertions: each broken requirement gets a refusal (RFC 7521, 7523, 8725)."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def test_replay_does_not_know_the_members() -> None:
 
 
 def test_of_one_body_an_allow_and_a_block_know_the_same() -> None:
-    """If an allow rule and a block rule list the same members, one of them applies to any body."""
+    """If an allow rule and a block rule list the same members, one of the two rules applies to any body."""
     both = rule(NAMES, "block") + rule(NAMES).replace("titles", "allowed")
     sample = SampleRequest("PATCH", TARGET, unknown=frozenset({"body"}))
     report = Explainer(parsed(both)).explain(sample)

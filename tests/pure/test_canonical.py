@@ -477,7 +477,7 @@ def test_a_long_key_by_a_parameter_alias_is_as_one_in_the_path(value: str, key: 
 
 
 def test_what_aliases_in_a_path_stand_for_is_limited() -> None:
-    """A key may name an alias repeatedly (OData 4.01 part 2 §5.3)."""
+    """An object's key in a path may name the same alias repeatedly (OData 4.01 part 2 §5.3)."""
     half = MAX_WRITTEN_OUT // 2
     assert canonicalise("/users(@a,@a)?@a=" + "b" * half).readings
     assert canonicalise("/users(@a)/x(@a)?@a=" + "b" * half).readings
@@ -513,7 +513,7 @@ def _characters(ranges: str) -> set[str]:
 
 
 def test_characters_of_format_and_ignorable_ones_are_invisible() -> None:
-    """The characters are Unicode's category Cf in this Python, and characters that folding ignores."""
+    """Characters of this Python's Unicode category Cf, and characters that folding ignores, are invisible."""
     known = [
         char
         for char in map(chr, range(128, sys.maxunicode))
@@ -636,7 +636,7 @@ def test_a_query_within_the_path_is_refused_before_anything_is_evaluated(mark: s
 
 @pytest.mark.parametrize("ligature", [LIGATURE, LIGATURE.replace("%", "%25"), "%E3%8C%96"])
 def test_a_query_of_many_characters_that_stand_for_several_is_refused(ligature: str) -> None:
-    """Each condition on the query would fold a query of such characters, in some 3 us for each character."""
+    """Each condition on the query would fold a query of ligatures, at some 3 us for each ligature."""
     assert canonicalise("/v1.0/users?$search=" + ligature * MAX_LIGATURES).options
     with pytest.raises(MalformedTarget, match="each expand to several"):
         canonicalise("/v1.0/users?$search=" + ligature * (MAX_LIGATURES + 1))

@@ -204,7 +204,7 @@ def _comparisons() -> Iterator[Comparison]:
 
 
 def test_compiled_rules_go_as_soon_as_nobody_has_them() -> None:
-    """A worker excludes its compiled rules from Python's collector, so a cycle would never be freed."""
+    """A worker exempts its compiled rules from garbage collection, so a cycle would never be freed."""
     comparisons = tuple(_comparisons())
     sources = get_args(get_type_hints(Condition)["source"])
     conditions = [

@@ -85,7 +85,10 @@ def test_truncation_at_every_length_is_an_error(coding: str) -> None:
 
 
 def test_deflate_that_means_something_else_without_its_header_is_an_error() -> None:
-    """Some servers send raw deflate, in which a zlib header reads as the start of a stored block."""
+    """Some servers send deflate data without a zlib header.
+
+    The bytes of a zlib header can also be the start of a stored block.
+    """
     hidden = b'{"importance":"high"}'
     for first, flags in ((0x78, 0x9C), (0x78, 0x01), (0x58, 0x85)):
         stored = bytes((flags, 0x01))  # 256 bytes and more

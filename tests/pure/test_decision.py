@@ -746,7 +746,7 @@ class TestAliases:
 
     @pytest.mark.parametrize("value", ["x" * 30_000, "%2525" + "+" * 30_000, "@b," * 10_000])
     def test_a_short_query_stands_for_no_long_ones(self, value: str) -> None:
-        """Each occurrence of the alias may be of moderate size: only their total is expensive."""
+        """Each occurrence of the alias may be of moderate size: only the total size is expensive."""
         for again in ("&$filter=@a", "&x=@a", "&@b=@a"):
             with pytest.raises(MalformedTarget):
                 canonicalise(f"/m?@a={value}" + again * 400)

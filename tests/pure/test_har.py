@@ -151,7 +151,7 @@ def test_a_file_without_a_request_that_can_be_read_says_what_is_wrong(data: byte
 
 
 def changed(**changes: Any) -> dict[str, Any]:
-    """Return an entry to `/v1.0/users/1` with changed members; `__` joins the parts of their path."""
+    """Return a HAR entry of `/v1.0/users/1` with changed members; `__` joins the parts of a member's path."""
     made = entry("/v1.0/users/1", response={"id": "1"})
     for path, value in changes.items():
         *parents, name = path.split("__")

@@ -1,4 +1,4 @@
-"""Tests that a wildcard in place of a key matches no operation of the collection before it."""
+"""Tests that a wildcard in place of an object id matches no operation of the collection."""
 
 from __future__ import annotations
 

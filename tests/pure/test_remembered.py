@@ -1,4 +1,4 @@
-"""Tests that remembered results of a path or query never apply to another one, and stay cheap."""
+"""Tests that remembered results of a path or query never apply to another path or query, and stay cheap."""
 
 from __future__ import annotations
 

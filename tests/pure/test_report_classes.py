@@ -157,7 +157,7 @@ def test_with_a_schema_only_the_type_that_has_keys_surely_gives_them() -> None:
 
 
 def test_what_nothing_describes_may_be_anything() -> None:
-    """An id in a path, in the place of a key, does not count as an unknown name."""
+    """An object id in a path does not count as an unknown name."""
     assert held(WITHOUT, "GET", "/v1.0/newThings", "possible") == set(CLASSES)
     assert held(WITH, "GET", "/v1.0/newThings", "possible") == set(CLASSES)
     assert held(WITHOUT, "GET", "/v1.0/users/newThings", "possible") == set()

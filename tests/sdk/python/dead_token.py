@@ -1,4 +1,4 @@
-"""Read before the token is revoked, write and read after that: both kinds of credentials recover."""
+"""Read before the token is revoked, write and read after that: sync and async credentials both recover."""
 
 import asyncio
 import json
