@@ -97,7 +97,7 @@ def _size_of_items(items: tuple[str, ...], most: int) -> int:
 def _cut_list(items: tuple[str, ...], room: int) -> tuple[tuple[str, ...], int]:
     """Return the first list items that fit into `room` bytes, and their size in bytes.
 
-    If some items are missing, a mark that says so follows as the last item.
+    If some list items are missing, the last item is a mark that states how many are missing.
     """
     used = _size_of_items(items, room)
     if used <= room:

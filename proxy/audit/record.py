@@ -1,4 +1,4 @@
-"""A spooled audit record: the positional form that a worker writes, and the audit event that it means."""
+"""Spooled audit records: their positional form, which a worker writes, and their audit events."""
 
 from functools import lru_cache
 from typing import Final
@@ -107,7 +107,7 @@ def request_id(time_ms: int, id_prefix: int, n: int) -> str:
 
 @lru_cache(maxsize=64)
 def _beginning_of_ids(time_ms: int, id_prefix: int) -> str:
-    """Return the common start of the request ids of one worker in one millisecond, without their number."""
+    """Return the prefix that all request ids of one worker in one millisecond share."""
     return uuid7(time_ms, id_prefix << 40)[:-10]
 
 

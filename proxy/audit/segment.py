@@ -126,7 +126,7 @@ def _aligned(offset: int) -> int:
 def read_header(fd: int) -> Header | None:
     """Return the segment's header; None if the segment is prepared but not in use yet.
 
-    Raise DamagedSegmentError if the file is neither a segment in use nor a prepared one.
+    Raise DamagedSegmentError if the file is neither a segment in use nor a prepared segment.
     """
     start = os.pread(fd, FIXED_HEADER, 0)
     if len(start) < FIXED_HEADER:
@@ -248,7 +248,7 @@ class SegmentReader:
         return found
 
     def _one_read(self, data: bytes, found: list[tuple[int, bytes]]) -> None:
-        """Append the complete records at the start of `data`, which was read at the reader's position."""
+        """Append the complete records at the start of `data` to `found`."""
         position, next_ordinal = 0, self.ordinal
         while True:
             if len(data) - position < FRAME_HEADER:

@@ -3,10 +3,10 @@
 `append` runs on the worker's event loop for every request and makes no system call. Everything that may wait
 for the disk is in `maintain`, which the worker calls outside its event loop.
 
-`append` and `maintain` run at the same time. So only one of `append` and `maintain` assigns each shared
-variable and uses each end of a shared queue. If requests that end at the same time need more segments than
-are prepared, `append` prepares a segment itself. A short wait for the disk is better than a request without
-an audit event.
+`append` and `maintain` run at the same time. So `append` and `maintain` never assign the same variable, and
+never use the same end of a shared queue. If requests that end at the same time need more segments than are
+prepared, `append` prepares a segment itself. A short wait for the disk is better than a request without an
+audit event.
 """
 
 import contextlib
@@ -100,8 +100,8 @@ def used_bytes(directory: Path, but: tuple[str, ...] = ()) -> int:
 class DiskUse:
     """Disk space that all audit files take, in a form for repeated queries.
 
-    Quarantined batches can be many, and remain until an operator removes them. Counting the quarantined
-    batches takes at most 1/100 of the time.
+    Quarantined batches can be many, and remain until an operator removes them. A process spends at most 1 %
+    of its time on counting the quarantined batches.
     """
 
     def __init__(self, retention: Path) -> None:
@@ -326,7 +326,7 @@ class SpoolWriter:
                 self._retired.popleft().release()
 
     def _has_ample_room(self) -> bool:
-        """Return True if one whole segment and twice the reserved bytes are prepared, up to a limit."""
+        """Return True if one segment is prepared, and room for twice the reserved bytes, up to a limit."""
         prepared = len(self._prepared) * self._usable
         return prepared >= self._usable and self._end - self._offset + prepared >= 2 * self._to_prepare()
 
@@ -334,7 +334,7 @@ class SpoolWriter:
         return min(self._wanted, _MOST_PREPARED)
 
     def _usable_bytes(self) -> int:
-        """Return the bytes of records that a spool segment holds in any case.
+        """Return the bytes of audit records that fit into every spool segment.
 
         The last record of a segment may leave almost MAX_FRAME bytes unused.
         """
@@ -367,7 +367,7 @@ class SpoolWriter:
     def _prepare_now(self) -> None:
         """Prepare a spool segment now. Raise SpoolFull if no segment can be prepared.
 
-        If the disk does not respond, only the first audit record waits for it.
+        If the disk does not respond, only the first audit record waits for the disk.
         """
         if not self._maintaining.acquire(timeout=0.0 if self._silent else SILENT_SECONDS):
             self.note_silence()
@@ -455,7 +455,7 @@ class SpoolWriter:
                 raise OSError(problem)
 
     def _want_of_room(self, dropped: int = 0) -> str | None:
-        """Return why a segment has no room, even after `dropped` bytes are deleted; None if it has room."""
+        """Return why another segment can't be allocated after `dropped` bytes are deleted; None if it can."""
         limit = worker_budget(self._max_bytes)
         used = self._use.total() - dropped
         if used + self._segment_bytes > limit:
@@ -467,9 +467,9 @@ class SpoolWriter:
         return None
 
     def _room_for_segments(self) -> int:
-        """Return the bytes that segments can still take.
+        """Return the bytes of disk space that new spool segments can still take.
 
-        The result includes old segments that may be deleted.
+        The result includes the space of old segments that may be deleted.
         """
         limit = worker_budget(self._max_bytes)
         used = self._use.total() if self._when_full == "refuse" else 0

@@ -144,7 +144,7 @@ def setting(
 
 
 def tables() -> Any:
-    """Declare an array of settings tables, whose keys are those of the class that the field's type names."""
+    """Declare an array of settings tables. The class in the field's type declares the keys of each table."""
     return field(default=(), metadata={"tables": True})
 
 

@@ -56,7 +56,7 @@ def first_line(data: bytes) -> str:
 
 
 def surroundings(secret: str) -> str:
-    """Describe the characters around a secret that the control plane made; empty if there are none around it.
+    """Describe the characters around a secret of the control plane; return an empty text without any.
 
     A secret of another product may begin or end with any character, so its surroundings are never examined.
     """

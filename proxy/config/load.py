@@ -256,7 +256,7 @@ class _Loader:
             self._refuse_unknown_keys(each.label, each.values, _known(each.keys))
 
     def _nearest_section(self, name: str) -> str:
-        """Suggest a section for an unknown name: one that begins with it, has such a key, or is similar."""
+        """Suggest the section whose name or key begins with the unknown name, or else a similar section."""
         for section in self.keys:
             if section.casefold().startswith(name.casefold()):
                 return f"did you mean {section}?"
@@ -275,7 +275,7 @@ class _Loader:
     def _refuse_unknown_variables(self) -> None:
         """Report unknown environment variables like `Audit__MaxBatchSiz` as mistakes.
 
-        An environment variable that begins with no section's name is ignored.
+        An environment variable is ignored unless its name begins with the name of a section.
         """
         by_folded = {name.casefold(): name for name in (*self.sections, *self.root_arrays)}
         for variable in sorted(self.environ):

@@ -79,8 +79,8 @@ class UpstreamTokenUnavailable(
 class SigningKeys(msgspec.Struct, frozen=True, tag="signingKeys", tag_field="type"):
     """agent -> worker: the signing keys of proxy tokens.
 
-    The first signing key signs proxy tokens, and all keys verify them. Without a signing key, the proxy
-    issues no token.
+    The first signing key signs proxy tokens, and every signing key verifies proxy tokens. Without a signing
+    key, the proxy issues no token.
     """
 
     keys: tuple[bytes, ...]

@@ -58,7 +58,7 @@ class Bypass:
     def includes(self, host: str, address: IPv4Address | IPv6Address | None, port: int) -> bool:
         """Return True if the `NoProxy` entry includes the host.
 
-        `address` is the IP address if the host is one, and None if the host is a name.
+        `address` is the IP address if the host is an IP address, and None if the host is a name.
         """
         if self.port is not None and self.port != port:
             return False

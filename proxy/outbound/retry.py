@@ -18,7 +18,7 @@ def backoff(failures: int, longest: float, first: float = FIRST_BACKOFF) -> floa
 
 
 def jittered(seconds: float, least: float) -> float:
-    """Return a random time between the share `least` of `seconds` and all of it.
+    """Return a random time between `least` × `seconds` and `seconds`; `least` is a share from 0 to 1.
 
     The random part of the time keeps the proxies of a fleet from acting together.
     """

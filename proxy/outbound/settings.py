@@ -1,4 +1,4 @@
-"""Settings section `[Egress]` of proxy and control plane, and the environment variables in its place."""
+"""Settings section `[Egress]` of proxy and control plane, and environment variables for its missing keys."""
 
 from __future__ import annotations
 

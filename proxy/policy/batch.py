@@ -81,7 +81,7 @@ class BatchResponse:
     raw: bytes
 
     def with_body(self, body: bytes) -> bytes:
-        """Return the text of the sub-request's response with another body.
+        """Return the text of a sub-request's response in which `body` replaces the previous body.
 
         Headers that describe the previous body are removed from the response. All other bytes of the response
         stay unchanged.
@@ -188,10 +188,9 @@ def merged_response(
     """Return the response to the whole $batch, with responses of the upstream and of the proxy.
 
     `body` is the response that the upstream sent; its array of responses is replaced. `order` has the ids of
-    all sub-requests in their order. `finished` has the id and the text of each response of the upstream, in
-    the order in which they stay. `own` has the texts of the proxy's own responses, by the id of the sub-
-    request. Each response in `own` precedes the upstream's response to the next sub-request that the upstream
-    responded to.
+    all sub-requests in their order. `finished` has the id and the text of each upstream response; the result
+    keeps the order of these responses. `own` has the texts of the proxy's own responses by the ids of their
+    sub-requests. Each response in `own` is placed before the upstream response that comes next in `order`.
     """
     responded = {part_id for part_id, _ in finished}
     before: dict[str, list[bytes]] = {}

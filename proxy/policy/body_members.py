@@ -3,10 +3,11 @@
 - The check compares member names without regard to letter case, as in conditions. Each occurrence of a
   member name counts.
 - The check ignores `@odata.type`, which states the type of an object and writes nothing. The check also
-  ignores `NAME@odata.type` of a listed NAME. Every other annotation counts as a member. For example, a rule
-  must list `members@odata.bind` by that name.
+  ignores `NAME@odata.type` of a listed NAME. Every annotation other than these counts as a member. For
+  example, a rule must list `members@odata.bind` by that name.
 - `passwordProfile.password` lists one member of an object. A text, a number or null in the place of the
-  object writes the whole object, and counts as an unlisted member. In an array, each item is such an object.
+  object writes the whole object, and counts as an unlisted member. If the member is an array, each item of
+  the array counts as such an object.
 - An empty body, `null` and `{}` have no members. A body that is only a bare value or text counts as one
   member.
 """
@@ -26,7 +27,7 @@ _NO_OBJECT: Final = "(the body is not an object)"
 
 
 class Listed:
-    """The members of one JSON object that a rule lists, whole or with a list of inner members."""
+    """JSON members that a rule lists in one object, each as a whole or with a list of its inner members."""
 
     __slots__ = ("inner", "whole")
 

@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class WhenFull(Enum):
-    """Reactions of a memo that is full to a new entry."""
+    """Reactions of a full memo to a new entry."""
 
     CLEAR = "clear"  # remove all other entries first; the common ones return soon
     KEEP = "keep"  # do not keep the new entry

@@ -1,4 +1,4 @@
-"""Choose the step of a rule that applies to a path: the rule's own, or one that blocks a hidden property."""
+"""Choose the step of a rule for a path: the rule's own step, or a step that blocks a hidden property."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def counts_for(candidate: Candidate, reading: Reading) -> bool:
     """Return False if the upstream never uses the path interpretation and the rule does not spell it out.
 
     A rule still applies if it spells out segments that only the unused interpretation produces. A wildcard of
-    a rule does not match segments of an unused interpretation, because it does not stand for half of an id.
+    a rule does not match segments of an unused interpretation, because a wildcard stands for a whole id.
     """
     entry, start = candidate.entry, reading.changed_from
     if not reading.kind & UNTAKEN or start == 0:

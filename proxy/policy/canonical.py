@@ -2,9 +2,9 @@
 
 An *interpretation* is one way in which a server may read a target. For example, a server may decode before it
 splits, or treat a backslash as a slash. A verdict must hold for every interpretation of the target that the
-upstream may use (`Interpretations`). An interpretation that the upstream never uses refuses nothing by
-itself. An interpretation that the upstream never uses counts only for a rule that spells out the segments to
-which it leads.
+upstream may use (`Interpretations`). An interpretation that the upstream never uses is not by itself a reason
+to refuse a request. An interpretation that the upstream never uses counts only for a rule that spells out the
+segments to which it leads.
 
 In this module, a `Reading` holds one interpretation of a target. In one interpretation, a resource may have
 several *names*: a file has a name by its path and a name as an item. A rule that matches any of a resource's
@@ -119,8 +119,9 @@ class Name(NamedTuple):
     """A name of a resource in one interpretation of the request target.
 
     In `exact`, None marks a path segment that only a literal segment of a rule can match, never a wildcard
-    for an id. `keys` has the positions of key segments, whatever their text: keys in parentheses, and files
-    by their path. `relations` has the positions of path segments that are certainly not keys.
+    for an id. `keys` has the positions of segments that are object ids whatever their text: ids in
+    parentheses, and files addressed by path. `relations` has the positions of segments that are certainly
+    names of relations, not object ids.
     """
 
     folded: tuple[str, ...]
@@ -132,8 +133,8 @@ class Name(NamedTuple):
 class Reading(NamedTuple):
     """An interpretation of a request target, with all names of the resource.
 
-    An UNTAKEN interpretation is one that the upstream does not use. From segment `changed_from` on, it
-    differs from the interpretations that the upstream uses.
+    An UNTAKEN interpretation is one that the upstream does not use. `changed_from` is the first segment in
+    which an UNTAKEN interpretation differs from all those that the upstream uses.
     """
 
     kind: int
@@ -220,7 +221,7 @@ class Target:
 
     @property
     def as_taken(self) -> Target:
-        """The target, with the query options that the upstream itself reads.
+        """The target, with only the query options that the upstream itself reads.
 
         If the upstream never decodes twice, the target has no query options and values that only a second
         decoding produces.
@@ -469,7 +470,7 @@ def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
 
 
 def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
-    """Return the index of the first segment that distinguishes the names from all certain names.
+    """Return the index of the first segment in which `names` differ from all certain names.
 
     Return 0 if one of the names is only the beginning of a certain name, because then no segment
     distinguishes the two.
@@ -639,9 +640,9 @@ def _without_matrix_parameters(variant: _Segments) -> _Segments:
 
 
 def _at_semicolons(variant: _Segments) -> _Segments:
-    """Cut off parameters after a semicolon inside keys and calls too.
+    """Cut off parameters after a semicolon, even inside a key or a call.
 
-    A server that does not parse keys cuts off parameters there.
+    A server that does not parse keys may cut off such a parameter.
     """
     cut = [text.partition(";")[0] for text in variant.texts]
     if cut == variant.texts or cut == _without_matrix_parameters(variant).texts:
@@ -912,8 +913,8 @@ def _name_decoded(name: str) -> str:
 def _value_readings(value: str, *, as_taken: bool = False) -> tuple[str, ...]:
     """Return the interpretations of a query option's value.
 
-    The interpretations of a value are the value as OData reads it, as a form does (`+` is a space), and
-    decoded as often as possible.
+    The function reads the value as OData and as an HTML form (`+` is a space). Both readings are decoded once
+    and as often as possible.
     """
     once = _leniently_decoded(value)
     if as_taken:

@@ -67,7 +67,7 @@ def compile_check(condition: Condition) -> Check:
             return _property_check(property_path(condition.name), test, looks_of(condition))
         case "param":
             raise ValueError(
-                "compile a condition on `param` by compile_values_test, which tests it with the path"
+                "use compile_values_test for a condition on `param`, because its value is a part of the path"
             )
 
 

@@ -1,4 +1,4 @@
-"""Find the paths of content that a client can open without a token, by addresses in a response."""
+"""Find paths of content that a client can open without a token, through an address in a response."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _belongs_to_item(word: str) -> bool:
 
 
 def _drives_of(name: Name) -> Iterator[int]:
-    """Yield the end of a drive's name in the path, if the response may contain several items of the drive."""
+    """Yield the index after a drive's name in a path whose response may have several items of the drive."""
     words = name.folded
     for at, word in enumerate(words):
         end = at + 1 if word == _DRIVE else at + 2 if word == _DRIVES else 0

@@ -1,8 +1,8 @@
 """Decide on a request: from facts of the request and of the response to a verdict and a reason.
 
-A plan contains the rules for one method and one path. A plan has one lane for each interpretation of the
-path: rules in file order, tried until one of them decides. The strictest verdict of all lanes of the plan is
-the verdict of the request.
+An evaluation plan contains the rules for one HTTP method and one path. A plan has one lane for each
+interpretation of the path. A lane is a list of rules in file order, evaluated until a rule decides. The
+strictest verdict of all lanes of the plan is the verdict of the request.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ NOTHING: Final = Decision("allow", "default", reason="default")
 
 @dataclass(slots=True)
 class Lane:
-    """The rules for one interpretation of the path, in file order; `constant` if no check is needed."""
+    """Rules for one path interpretation, in file order; `constant` is a decision that needs no check."""
 
     importance: Importance
     steps: tuple[Step, ...]
@@ -386,7 +386,7 @@ def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
 
 
 def _unseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """Yield the response rules for a response that is not seen: conditions on it are INDETERMINATE."""
+    """Yield the response rules for an unseen response, on which conditions are INDETERMINATE."""
     for lane in response_lanes:
         steps = [
             replace(step, checks=(indeterminate,)) if step.asks_response else step
@@ -404,7 +404,7 @@ def indeterminate(request: object, response: object) -> int:
 def _decided_alone(
     rules: ImpliedRules, implied: Implied, request: RequestFacts, left: list[int]
 ) -> tuple[Way, Decision]:
-    """Return the verdict of the rules that match an address of the implied request, else of the default."""
+    """Return the verdict of the rules for an address of an implied request, or else the default verdict."""
     by_rules: Decision | None = None
     by_default = NOTHING
     deciding = implied.ways[0]

@@ -144,7 +144,7 @@ class RequestFacts:
         return self._read().root
 
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
-        """Return the values that the property path leads to in the body; each value counts as `cost` looks.
+        """Return the values of the body at a property path; each value counts as `cost` examined values.
 
         Raise MalformedBody or BodyNeeded if the request's body cannot be read.
         """

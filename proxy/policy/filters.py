@@ -401,11 +401,11 @@ class _Level:
         return child
 
     def is_level_below(self, fate: Fate | _Level) -> bool:
-        """Return True if nothing in a member's objects is hidden except names that are hidden anywhere."""
+        """Return True if the filter hides in a member's objects only names that it hides everywhere."""
         return fate is not KEEP and fate is self._deeper
 
     def _level_below(self) -> _Level:
-        """Return the filter level for objects in which only names that are hidden anywhere are hidden."""
+        """Return the filter level for objects in which only the names hidden everywhere are hidden."""
         below = self._deeper
         if below is None:
             below = self._deeper = _Level({ANYWHERE: self._anywhere}, None, {})

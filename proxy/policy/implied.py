@@ -1,7 +1,7 @@
 """Find the requests that a request implies by expanding, naming, binding, creating, subscribing or searching.
 
-Rules evaluate each implied request like a request that the client sends itself. An implied request has
-several addresses if the path alone does not show that it reads a collection. For example, `GET
+Rules evaluate each implied request like a request that the client sends itself. If the path alone does not
+show that it leads to a collection, an implied request has several addresses. For example, `GET
 /groups?$expand=members` reads `/groups/{any}/members`.
 """
 
@@ -60,8 +60,9 @@ _HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # a host, with or
 class Searched(NamedTuple):
     """Words that find the rules for a type of a Microsoft Search request.
 
-    The path patterns of rules for a searched type end with one of `words`, or with `**` after one of
-    `holders`. The path patterns of rules for a searched type contain one of `among`, and none of `apart`.
+    The path patterns of rules for a searched type end with a word of `words`, or with `**` after a word of
+    `holders`. The path patterns of rules for a searched type contain a word of `among`, and no word of
+    `apart`.
     """
 
     words: frozenset[str]
@@ -191,7 +192,7 @@ class Implied(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """A way in which a response gives access to content that a rule spells out."""
+    """A way in which a response gives access to content whose path a rule spells out."""
 
     cause: str
     method: str
@@ -201,7 +202,7 @@ class Opening(NamedTuple):
 
 
 class Below:
-    """Names that rules have below the address of a request."""
+    """Names of path segments that rules have below the address of a request."""
 
     def __init__(self, words: Set[str] = frozenset(), stricter_words: Set[str] = frozenset()) -> None:
         self.words = words  # words that follow the address in any rule
@@ -277,7 +278,7 @@ def _repeated(names: tuple[tuple[str, ...], ...], level: int, key: str | None) -
 
 
 def _names_of(path: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return each name of the path segments, because a cast may be left out."""
+    """Return all names of a path, because a cast in the path may be left out."""
     parts: list[list[tuple[str, ...]]] = []
     for segment in path:
         if segment == "*":
@@ -300,9 +301,9 @@ def _implied_below(
     options: Mapping[str, tuple[str, ...]] | None = None,
     document: object = None,
 ) -> Implied:
-    """Return an implied request below the target's address, or below any key of that address.
+    """Return an implied request below the target's address, or below an object id after that address.
 
-    The request path does not show if the address has keys.
+    The request path does not show if the address is a collection of objects with ids.
     """
     known = options or {}
     ways: list[Way] = []
@@ -357,9 +358,9 @@ def _name_below(name: Name, added: tuple[str, ...]) -> Name:
 
 
 def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
-    """Find words in query options that a rule spells out in its paths.
+    """Find those words in query options that the paths of a rule spell out.
 
-    A query option that is too long is treated as if it named each such word.
+    A query option that is too long is treated as if it named every word that a rule spells out.
     """
     for option in _NAMING:
         for text in target.options.get(option, ()):
@@ -381,7 +382,7 @@ def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
 
 
 def _probe(target: Target, cause: str, relation: tuple[str, ...], rest: tuple[str, ...]) -> Implied:
-    """Return an implied read of a relation that names the rest of a path.
+    """Return an implied read of the relation at the start of a property path; `rest` is the path's end.
 
     The query guards of filters evaluate this implied read.
     """

@@ -1,8 +1,8 @@
 """Cut items out of a response if the conditions of `items: {keep: …}` do not all hold.
 
-- The items of a response are the elements of its `value` array. Any other document is one object, and the
-  conditions are tested on the object itself. A document with properties in addition to `value` also counts as
-  one object, because the filter would not evaluate these properties.
+- The items of a response are the elements of its `value` array. A document without a `value` array is one
+  object, and the conditions are tested on the object itself. A document with properties in addition to
+  `value` also counts as one object, because the filter would not evaluate these properties.
 - The conditions have three results. An item is removed if the result of a condition is INDETERMINATE. An item
   without the property is removed too, even if `$select` left the property out. An item that is not an object
   is also removed.

@@ -151,7 +151,7 @@ def folded_at_most(text: str) -> int:
 
 
 def folding_cost(text: str) -> int:
-    """Return the cost of `fold`, in characters of ordinary text outside ASCII; each takes some 40 ns."""
+    """Return the cost of `fold`, in characters outside ASCII; each such character takes about 40 ns."""
     return 0 if text.isascii() else len(text) + _LIGATURE_COST * ligatures(text)
 
 

@@ -91,9 +91,10 @@ def looks_like_id(text: str) -> bool:
 
 
 def _narrowness(name: Name) -> tuple[bool, int, tuple[str, ...]]:
-    """Sort key of a path's names.
+    """Return the key by which the possible names of one path are sorted.
 
-    Names with a type sort first; paths between colons sort last, because they name files.
+    Names with more segments, such as a type cast, sort first. Paths between colons sort last, because they
+    name files.
     """
     return any(word.endswith(":") for word in name.folded), -len(name.folded), name.folded
 

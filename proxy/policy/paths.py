@@ -93,7 +93,9 @@ def _words(text: str) -> list[str]:
 
 
 def _folded_names(word: str) -> tuple[tuple[str, ...], ...]:
-    """Return the names of a segment of a rule's path, read like a request's: `delta()` is also `delta`.
+    """Return the names of one segment of a rule's path.
+
+    The segment `delta()` also has the name `delta`, as in a request path.
 
     Most literal segments of a ruleset occur in many of its paths. Parsing a literal segment takes half of the
     time to compile a rule, so results are cached.
@@ -170,7 +172,7 @@ class PathTree(Generic[T]):
         (node.rests if pattern.rest else node.ends).append(value)
 
     def find(self, name: Name) -> tuple[list[T], list[T]]:
-        """Return the values of patterns that match the path itself, and of patterns that end above it."""
+        """Return the values of patterns that match the path, and of patterns that match a parent of it."""
         found: list[T] = []
         above: list[T] = []
         level = [self.root]

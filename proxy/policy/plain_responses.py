@@ -1,4 +1,6 @@
-"""Filter a response of any format: JSON without hidden properties, or values that are not a hidden property.
+"""Filter a response of any format.
+
+The filtered response is JSON without hidden properties, or has only values that are not a hidden property.
 
 A filter finds properties by their names in the response. A number, a text or a list of them has no property
 names, so only the request path shows its meaning. OData returns plain values for a property that the path
@@ -139,8 +141,8 @@ def without_hidden(
 
     Raise FilterFailed if the body may contain a hidden property that the filter cannot find. Raise
     NamesHidden if the request path may name a hidden property. Raise ItemNotFound if a read led to an object
-    that the filter does not keep. A write to an object that the filter does not keep has already been done,
-    so its response shows no property.
+    that the filter does not keep. If the filter drops the object that a write returns, the upstream has
+    already done the write. The response to the write then shows no property.
     """
     if kind.is_json:
         if kind.is_verbose:

@@ -186,7 +186,7 @@ def _allows(tree: _Tree, named: Named, searched: set[str]) -> bool:
 
 
 def _may_be_meant(stripped: Path, paths: set[Path], unsure: set[str]) -> bool:
-    """Return whether the words of a removed property's path, all of which occur, may belong together."""
+    """Return whether the words of a removed property's path, all found in the query, may form that path."""
     if len(stripped) == 1 or not unsure.isdisjoint(stripped):
         return True
     return any(path[-1] == stripped[-1] and _leads_through(path, stripped) for path in paths)
@@ -237,7 +237,7 @@ def _collect_searched(text: str, named: Named, names: set[str]) -> None:
 
     Raise Unresolved if a search word names no property, because such a word is searched for in all
     properties, including hidden ones. In a search of messages, each word except the first of `"subject:one
-    two"` names no property, because quotes contain a query.
+    two"` names no property, because the quoted text is itself a query.
     """
     words = _SEARCH_WORD.findall(with_words_whole(text))
     named.take(len(words))

@@ -153,7 +153,7 @@ class Named:
 
 
 def with_words_whole(text: str) -> str:
-    """Make each property name one word: replace the characters of names that the patterns do not match."""
+    """Make each property name one word: in names, replace the characters that the patterns do not match."""
     return text if text.isascii() else _NO_LETTERS.sub(_in_a_name, unicodedata.normalize("NFC", text))
 
 

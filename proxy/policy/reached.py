@@ -94,8 +94,8 @@ def reaches(
 def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int:
     """Return whether one of the path's steps has the type or a type derived from it.
 
-    The result is MAYBE if a step is indeterminate, or has a base type of the type, because the object may be
-    of the type.
+    The result is MAYBE if a step is indeterminate. The result is also MAYBE if a step has a base type of the
+    given type, because the object may be of the given type.
     """
     best = NO
     for step in steps:

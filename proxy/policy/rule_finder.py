@@ -121,7 +121,8 @@ class RuleFinder:
     ) -> Plan:
         """Return the evaluation plan for a method in capitals and the interpretations of a path.
 
-        With `hides`, a hidden property in the path is hidden from the response instead of blocked.
+        If the path names a hidden property, a plan with `hides` removes the property from the response
+        instead of blocking the request.
         """
         # Only expanded relations have options, which may imply further requests.
         last = self._all_pass or scope not in _IMPLYING
@@ -185,7 +186,7 @@ class RuleFinder:
     # Implied requests
 
     def plan_of_search(self, searched: str) -> Plan:
-        """Return the plan of rules that block or filter objects that a search may find, of any owner."""
+        """Return the plan of the rules that block or filter possible results of a search, of any owner."""
         found = self._wanted(SEARCHED.get(searched) or Searched(frozenset((searched, f"{searched}s"))))
         for index, transforms in self.things.finds(searched):
             entry = self._of_things[index]

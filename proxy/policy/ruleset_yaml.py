@@ -185,7 +185,7 @@ def editor_schema(title: str, shape: type[BaseModel]) -> dict[str, object]:
 
 
 def _for_editors(schema: object) -> object:
-    """Remove the names of Python classes from the schema, and null, because an empty key is a mistake."""
+    """Remove Python class names from the JSON Schema, and null too, because an empty key is a mistake."""
     if isinstance(schema, list):
         return [_for_editors(each) for each in schema if each != {"type": "null"}]
     if not isinstance(schema, dict):

@@ -115,7 +115,7 @@ def as_text(value: T) -> T | str:
 
 
 def as_value(value: T) -> T | bool | int | float:
-    """Return the number or boolean that a YAML scalar stands for, for a place where one is expected.
+    """Return the number or boolean of a YAML scalar, for a place where a number or boolean is expected.
 
     Any value other than a `Written` is returned unchanged.
     """

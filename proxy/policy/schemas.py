@@ -43,7 +43,7 @@ class Schemas:
         self._longest: Final[int] = max(map(len, by_root), default=-1)
 
     def of(self, folded: Sequence[str]) -> tuple[ResourceModel, int] | None:
-        """Return the schema that applies to a path, and the number of the path's segments that are the root.
+        """Return the schema that applies to a path, and the number of segments in the schema's root path.
 
         If the roots of several schemas match, the longest root takes precedence.
         """

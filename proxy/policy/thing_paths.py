@@ -1,9 +1,9 @@
 """Decide if a path reaches a schema thing (type, member or operation) that a rule names.
 
-A blocking rule holds if any step of the path has, or may have, the type of a named thing, because everything
-below a thing is part of it. A rule that allows is stricter than a rule that blocks. An allowing rule holds
-only if it certainly names the end of the path. An allowing rule must also name each relation on the path that
-does not contain its objects.
+A blocking rule holds if any step of the path has, or may have, the type of a named thing. The reason is that
+everything below a thing is part of the thing. A rule that allows is stricter than a rule that blocks. An
+allowing rule holds only if it certainly names the end of the path. An allowing rule must also name each
+relation on the path that only refers to its objects and does not contain them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ReachedPath:
 
 
 class Met:
-    """Result of a search for named things: whether a path reaches one, and the number of that step, or -1."""
+    """Result of a search for a named thing: if the path reaches it, and the number of that step, or -1."""
 
     __slots__ = ("held", "step")
 
@@ -241,7 +241,7 @@ def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: boo
     """Return True if objects of the schema type may be, or contain, a named thing.
 
     The search for named things covers the type, its base types and the complex types within them. With
-    `navigations`, the search for named things covers one relation further.
+    `navigations`, the search for named things also covers the types that are one relation away.
     """
     if type_ in things.types or type_ in things.bases:
         return True

@@ -1,4 +1,4 @@
-"""The rows in the tables of a schema that a rule about schema things names."""
+"""Rows in a schema's tables that stand for the schema things in a rule."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Part:
 
 
 class Things:
-    """The rows in the tables of one schema that a rule names."""
+    """Rows in the tables of one schema that stand for the things in a rule."""
 
     __slots__ = (
         "_leading",
@@ -130,7 +130,9 @@ class Things:
         self._may_hold: dict[tuple[int, bool], bool] = {}
 
     def known_to_hold(self, type_: int, navigations: bool) -> bool | None:
-        """Return the cached result for a type: True if its objects may contain a named thing.
+        """Return the cached result for a schema type.
+
+        The result is True if objects of the type may contain a named thing.
 
         None means unknown.
         """

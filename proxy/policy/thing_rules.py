@@ -103,7 +103,7 @@ class ThingRule:
         )
 
     def named_property(self, tail: tuple[str, ...]) -> bool:
-        """Return True if the path leads to a hidden property, or to a property that contains it."""
+        """Return True if the path leads to a hidden property, or to an object that has a hidden property."""
         hidden = self.hidden
         if hidden is None or not tail:
             return False
@@ -201,9 +201,9 @@ class ThingRules:
     def fit(self, name: Name) -> int:
         """Return a number for how well the schema describes an implied path.
 
-        The fit of an implied path is 2 if the schema has each step of the path, and 1 if it does not describe
-        the path. The fit of an implied path is 0 if the schema has a key at a position where the path has a
-        relation.
+        The fit of an implied path is 2 if the schema has each step of the path, and 1 if the schema does not
+        describe the path. The fit of an implied path is 0 if the schema has a key at a position where the
+        path has a relation.
         """
         found = self._schemas.of(name.folded)
         if found is None:
@@ -328,7 +328,7 @@ class ThingRules:
         return tuple(found)
 
     def _reaches_nothing(self, folded: tuple[str, ...]) -> bool:
-        """Return True for a $batch path, whose sub-requests are evaluated, and for the path of the schema."""
+        """Return True for the path of a $batch, whose sub-requests are evaluated, and of `$metadata`."""
         if not folded or folded[-1] not in _NO_THINGS:
             return False
         found = self._schemas.of(folded)
@@ -403,7 +403,7 @@ def _is_found(things: Things, type_: int, member: int) -> bool:
 
 
 def _leads_to_part(part: Part, path: ReachedPath) -> bool:
-    """Return True if the path goes through one of the part's properties."""
+    """Return True if the path goes through one of the properties that `part` names."""
     names = [name.lower() for name in part.names]
     before = _NO_TYPE
     for step, name in zip(path.steps, path.names, strict=False):
@@ -424,7 +424,7 @@ def typed_transforms(transforms: Transforms, things: Things, root: int, *, named
 
 
 def _tells_more(path: ReachedPath, other: ReachedPath) -> bool:
-    """Return True for the name with more segments, or for the only one that the schema describes."""
+    """Return True if only `path` is certain, or if both are equally certain and `path` has more steps."""
     if path.certain is not other.certain:
         return path.certain
     return len(path.steps) > len(other.steps)

@@ -56,7 +56,8 @@ class Resolver:
     def searched(self, entity_type: str) -> list[tuple[int, int]]:
         """Return the schema types that a Microsoft Search request for a folded entity type finds.
 
-        Each type has the member that the search finds, or -1 if it finds the type's objects.
+        Each type is paired with the member that the search finds, or with -1 if the search finds objects of
+        the type.
         """
         found: list[tuple[int, int]] = []
         for known, names in self.facts.search_types.items():
@@ -124,9 +125,9 @@ class Resolver:
         members[member] = Member(member, owners, bases - owners)
 
     def _elsewhere(self, types: frozenset[int]) -> Iterator[int]:
-        """Yield relations that lead only to other types.
+        """Yield relations that never lead to objects of the given types.
 
-        The declared type of these relations is a base of the given types.
+        The schema declares a base type of the given types as the target of these relations.
         """
         for name, targets in self.facts.targets.items():
             found = [type_ for target in targets for type_ in self.types_of(target)]

@@ -170,7 +170,7 @@ def parse_names(names: Iterable[str]) -> Named:
 
 
 def covers(shorter: str, longer: str) -> bool:
-    """Return whether the property path `shorter` is `longer` or an object that contains it."""
+    """Return whether the property path `shorter` equals `longer` or is the beginning of `longer`."""
     short, long = shorter.casefold(), longer.casefold()
     # Dots in the name of an annotation (`photo@odata.type`) do not separate properties.
     return long == short or (long.startswith(short + ".") and "@" not in short)

@@ -301,7 +301,7 @@ def _fact(condition: Condition) -> str:
 
 
 def _positive(test: Comparison) -> tuple[Comparison, bool]:
-    """Return a condition's test without its negation, and True if the test had one.
+    """Return a condition's test without its negation, and True if the test had a negation.
 
     So the operators `equals` and `not_equals` share one assumed result.
     """

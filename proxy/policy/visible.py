@@ -100,7 +100,7 @@ def _first_word(char: str) -> str:
 
 
 def looks_like(text: str) -> str:
-    """Replace each letter that looks like a Latin letter by that letter, and fold the text to lower case."""
+    """Replace letters that look like Latin letters by these Latin letters, and fold to lower case."""
     return unicodedata.normalize("NFKC", text).translate(_LOOKS_LIKE).casefold()
 
 

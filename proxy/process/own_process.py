@@ -146,9 +146,9 @@ def _denied(path: Path, needed: int, below: Path | None) -> str | None:
 
 
 def _has_another_cause(path: Path) -> bool:
-    """Return True if a new owner would not help.
+    """Return True if a new owner would not make the path accessible.
 
-    The current user owns the path, or its file system is read-only.
+    This is so if the current user owns the path, or if the path's file system is read-only.
     """
     return path.stat().st_uid == os.geteuid() or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 

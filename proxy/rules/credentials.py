@@ -101,7 +101,7 @@ def _readable(app: SyncApp, listed: Iterable[msgspec.Raw]) -> tuple[SyncCredenti
 
 
 def credentials_of(app: App) -> tuple[Credential, ...] | None:
-    """Return the credentials of an application in the snapshot; None if only its secret hashes apply.
+    """Return an application's credentials in the snapshot; None if the snapshot has only its secret hashes.
 
     Expired credentials are at the end of the result.
     """

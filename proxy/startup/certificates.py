@@ -65,7 +65,7 @@ def without_system_authorities() -> Iterator[None]:
     """Hide the system's TLS authorities during the import of aiohttp.
 
     At its import, aiohttp reads the authorities twice for connections without a TLS context, which takes a
-    sixth of the start. All connections of this program have a TLS context; connections without a context
+    sixth of the start time. All connections of this program have a TLS context; connections without a context
     trust no authority.
     """
     before = {name: os.environ.get(name) for name in _NOWHERE}

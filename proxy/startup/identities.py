@@ -36,7 +36,7 @@ class Assignments:
         return names or {DEFAULT_IDENTITY}
 
     def unknown(self, organisations: Iterable[str], applications: Iterable[Application]) -> list[str]:
-        """Return the organisations and applications in the settings that do not exist.
+        """Return the organisations and applications that the settings name but that do not exist.
 
         A misspelled id would give an application another upstream identity than the operator intended.
         """

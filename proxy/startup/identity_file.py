@@ -149,7 +149,7 @@ def lock_identity(path: Path) -> int:
 
 
 def keys_in(path: Path) -> Keys | None:
-    """Return the keys in the identity file; None if it has none or can't be read."""
+    """Return the API key and HMAC secret in the identity file; None if it has none or can't be read."""
     try:
         return keys_of(read_identity(path))
     except IdentityUnusable:
@@ -172,5 +172,5 @@ def keys_of(identity: IdentityState | None) -> Keys | None:
 
 
 def earlier_of(identity: IdentityState | None) -> Keys | None:
-    """Return the previous pair of keys of an identity; None if the file does not have it."""
+    """Return the previous pair of keys of an identity; None if the file has no previous pair."""
     return None if identity is None or isinstance(identity, Enrolling) else identity.earlier

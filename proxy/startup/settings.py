@@ -844,7 +844,7 @@ class Settings:
 
     @property
     def uses_identity_provider(self) -> bool:
-        """Return True unless the settings give every token, or tokens come from the platform itself."""
+        """Return False if the settings give every token, or if the platform itself issues the tokens."""
         credentials = self.credentials
         itself = credentials.provider == "managed-identity"
         return credentials.provider != "static" and not (

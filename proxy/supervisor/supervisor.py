@@ -686,7 +686,7 @@ def _channels(count: int) -> list[tuple[socket.socket, socket.socket]]:
 
 
 def _local_keys(settings: Settings) -> tuple[bytes, ...]:
-    """Return the keys of proxy tokens with which workers start; none if the agent reads them in the vault."""
+    """Return the signing keys of proxy tokens for new workers; none if the agent reads them in a vault."""
     token = settings.token
     if token.signing_key_secret_name:
         return ()
@@ -752,8 +752,8 @@ def _listeners(addresses: Sequence[Address], slots: int, before: handover.Handov
     _let_connect(shares, addresses)
     for address in shared:
         logger.warning(
-            "Proxy.Listen: another process listens on %s too and answers some of its requests: "
-            "stop it, unless it is about to end",
+            "Proxy.Listen: another process listens on %s too and receives some of the requests: "
+            "stop the other process, unless it is about to end",
             address,
         )
     return shares
@@ -833,7 +833,7 @@ def _await_free(address: Address) -> None:
         if end is None:
             end = time.monotonic() + AGENT_STOP_SECONDS
             logger.warning(
-                "Admin.Listen: another process listens on %s: waiting up to %.0f s until it ends",
+                "Admin.Listen: another process listens on %s: waiting up to %.0f s until that process ends",
                 *(address, AGENT_STOP_SECONDS),
             )
         time.sleep(TICK_SECONDS)

@@ -208,13 +208,19 @@ class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RenewRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of a request by which a proxy replaces its keys. The proxy's current keys sign the request."""
+    """Body of a request by which a proxy replaces its API key and HMAC secret.
+
+    The proxy's current keys sign the request.
+    """
 
     renewal_id: str  # UUID; a repeated one means that the first response was lost
 
 
 class EnrolResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """Identity of a proxy and its new keys. No other response contains the keys of a proxy."""
+    """Identity of a proxy, with its new API key and HMAC secret.
+
+    No other response of the agent API contains the keys of a proxy.
+    """
 
     proxy_id: str
     name: str

@@ -445,7 +445,7 @@ class Worker:
         self._tell_of_stops(remote)
         for unknown in self._kill_order.unknown(snapshot.orgs, snapshot.apps):
             logger.error(
-                "EMERGENCY STOP: %s names %s, which this proxy does not know", self._kill_file, unknown
+                "EMERGENCY STOP: %s names %s, which is not in the proxy's rules", self._kill_file, unknown
             )
 
     def _tell_of_stops(self, remote: Stops) -> None:

@@ -216,7 +216,7 @@ async def test_a_local_file_stops_without_a_control_plane(tmp_path: Path) -> Non
         file.write_text("# by hand\napp nobody\napp app\n", "utf-8")
         await becomes(client, "emergencyStop")
         assert "EMERGENCY STOP" in log_of(system)
-        await until(lambda: "names app nobody, which this proxy does not know" in log_of(system))
+        await until(lambda: "names app nobody, which is not in the proxy's rules" in log_of(system))
         file.write_text("app other\n", "utf-8")
         await becomes(client, "")
         os.kill(processes(system, "agent")["agent"], signal.SIGCONT)

@@ -21,8 +21,8 @@ class Pack:
 class Address:
     """A property that contains a pre-authenticated address of a thing, such as the content of a file.
 
-    `within` is the property under which other objects contain the owner of the address, if the owner is a
-    part of them. `relation` is the last relation of a path to objects that own the address.
+    If the object with the address is a part of other objects, `within` is the property of these objects that
+    contains it. `relation` is the last relation in a path that leads to the objects with the address.
     """
 
     __slots__ = ("owner", "property", "relation", "thing", "within")
@@ -38,7 +38,7 @@ class Address:
 
 
 class HandedOver:
-    """An operation whose response gives the caller a thing or its address, which the schema does not say.
+    """An operation whose response has a thing or its address, although the schema does not say so.
 
     `owner` is the type to which the operation binds; it is empty for all operations of that name.
     """
