@@ -58,9 +58,9 @@ class ControlPlaneSettings:
 class OidcRoleSettings:
     """Role for each person whose sign-in token has a given value in a claim, such as an app role or a group.
 
-    You need not add an operator for a person whose token has the value. A settings file may have any number
-    of `[[Console.OidcRoles]]` tables. If several tables apply to a person, the highest role in each
-    organisation counts.
+    You need not add an operator for a person with this value in the token. A settings file may have any
+    number of `[[Console.OidcRoles]]` tables. If several of these tables apply to a person, the highest role
+    in each organisation counts.
     """
 
     name: str = setting(

@@ -57,7 +57,7 @@ OpenAPI 3.1. A running control plane serves this OpenAPI description at `GET /ad
 ## Requests
 
 - In the path of an operation, braces contain the name of a request member. GET and DELETE requests have all other members in the
-  query, and POST and PUT requests have them in a JSON body.
+  query. POST and PUT requests have all other members in a JSON body.
 - The control plane refuses a request with an unknown member with 400 `invalidRequest`.
 - A program sends its API token as the bearer token in the header `Authorization`. A browser sends the cookie `__Host-graphward`, and
   also the header `X-CSRF-Token` with each request that changes something.

@@ -166,8 +166,8 @@ OAUTH: Final = {
         ("tokenRefused", "assertionRefused", "certificateRefused"),
     ),
     ("emergency_stop", 403): Text(
-        "An operator has stopped the application, and the credential of the application is "
-        "right. Azure Identity and MSAL show the error message of the proxy.",
+        "An emergency stop applies to the application, and the application's credentials are "
+        "correct. Azure Identity and MSAL show the error message of the proxy.",
         "Do not send the token request again until the operator has lifted the [emergency "
         "stop](../how-to/emergency-stop.md).",
         ("stopped",),
@@ -225,7 +225,7 @@ REASONS: Final = {
     "body.",
     "notReady": "Read `/readyz` of the proxy, which names the cause, such as no sync or no disk space.",
     "credentialUnavailable": "Check the [upstream credential](../how-to/upstream-credentials.md) of the proxy. "
-    "`/readyz` and the proxy's log have the response of the identity provider.",
+    "`/readyz` and the proxy's log show the response of the identity provider.",
     "overloaded": "Add workers or proxies, or raise the limit that the metric `graphward_limit_…_total` counts.",
     "internalError": "Report the fault of the proxy with the stack trace in the proxy's log. The client "
     "received no response.",

@@ -60,9 +60,9 @@ _TOKENS: Final = """\
 ## Responses of the token endpoint
 
 An error of the token endpoint has the members that RFC 6749 defines, as in `{"error": "invalid_client", "error_description":
-"…"}`. The member `trace_id` of a token error is the id of the audit event. Identity libraries print this id. A token request with
-a body over 64 KiB gets [payloadTooLarge](#payloadtoolarge-413). A token request gets [notReady](#notready-503) if the proxy is
-not ready.
+"…"}`. The member `trace_id` of a token error is the id of the audit event. Identity libraries print `trace_id`. A token request
+with a body over 64 KiB gets [payloadTooLarge](#payloadtoolarge-413). A token request gets [notReady](#notready-503) if the proxy
+is not ready.
 
 """
 _REASONS: Final = """\

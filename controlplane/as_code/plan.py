@@ -52,7 +52,7 @@ class Member(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Change(msgspec.Struct, rename="camel", frozen=True):
-    """A change of one thing, which is added, changed or deleted."""
+    """One object, such as an app or a ruleset, that is added, changed or deleted."""
 
     action: Action
     kind: Kind

@@ -21,7 +21,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 @app.command()
 def doctor(ctx: typer.Context, json: Json = False) -> None:
-    """Find faults that prevent the control plane from working, and change nothing."""
+    """Find faults that prevent the control plane from working, without making any change."""
     from controlplane.doctor.examination import examine
     from proxy.wire.finding import as_json, worst
 

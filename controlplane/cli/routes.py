@@ -47,7 +47,7 @@ def routes(
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the routes that each rule leaves open to the things that it names.
+    """List the open routes to the types and properties that each rule names.
 
     The command needs no settings.
     """

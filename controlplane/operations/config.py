@@ -66,7 +66,7 @@ class ExportConfig(Request):
 
 
 class LastChange(msgspec.Struct, rename="camel"):
-    """The last change of a thing in the operator log."""
+    """The last change of an object, as the operator log records it."""
 
     kind: str
     org: str | None

@@ -44,7 +44,7 @@ class Deleted(Response):
 
 
 class Effect(Response):
-    """Effect that the deletion of a thing would have now."""
+    """Effect that the deletion of an object, such as an app, would have now."""
 
     kind: Kind
     id: str
@@ -157,7 +157,7 @@ async def delete_model(context: OperationContext, actor: Actor, request: DeleteM
 
 @operation("deletion.list", "GET", "/deletions")
 async def list_all(context: OperationContext, actor: Actor, request: ListDeletions) -> DeletionList:
-    """List deleted things that still have audit events or lines in the operator log, by name."""
+    """List, by name, the deleted objects that audit events or lines of the operator log still name."""
     found = await context.resolve.all_deleted(actor, get_args(TombstoneKind))
     return DeletionList(
         tuple(
@@ -177,7 +177,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListDeletio
 
 @operation("deletion.effect", "GET", "/deletion-effect")
 async def effect(context: OperationContext, actor: Actor, request: EffectOfDeletion) -> Effect:
-    """Show the effect of a deletion, and what refuses the deletion now, without making a change."""
+    """Show the effect of a deletion, and the reason if it is refused now, without making a change."""
     found = await _EFFECTS[request.kind](context, actor, request)
     return Effect(
         kind=request.kind,

@@ -89,7 +89,7 @@ class Bucket(msgspec.Struct, rename="camel"):
 
 
 class HistogramOfEvents(Response):
-    """Number of matching events in each time interval that has any, oldest interval first.
+    """Number of matching events in each time interval that has events, oldest interval first.
 
     If `complete` is false, only the newest matching events are counted.
     """

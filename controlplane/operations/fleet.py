@@ -42,7 +42,7 @@ class EnforcedFacts(Response):
 class ProxyHealth(Response):
     """State of one proxy, as `proxy list` shows it.
 
-    Ages and the backlog have the values of the last heartbeat.
+    Ages and the backlog come from the proxy's last heartbeat.
     """
 
     proxy_id: str
@@ -273,7 +273,7 @@ async def show(context: OperationContext, actor: Actor, request: ProxyReference)
 
 @operation("fleet.rollout", "GET", "/rulesets/{ruleset}/rollout")
 async def rollout(context: OperationContext, actor: Actor, request: RolloutRequest) -> Rollout:
-    """List the proxies that enforce a ruleset version or a later version, and those that do not yet."""
+    """List the proxies that enforce a ruleset version or a later version, and the proxies that do not yet."""
     ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     org = await context.resolve.org(actor, "viewer", ruleset.org_id)
     versions = await context.store.ruleset_versions(ruleset.ruleset_id)

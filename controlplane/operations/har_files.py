@@ -50,7 +50,7 @@ class HarGroup(msgspec.Struct, rename="camel"):
     """Requests of a HAR file that have the same outcome.
 
     `after` has several outcomes if the HAR file lacks facts that decide the verdict. `missing` names the
-    lacking facts.
+    facts that the file lacks.
     """
 
     requests: int

@@ -106,7 +106,7 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
 
 
 class EndedFacts(msgspec.Struct, rename="camel"):
-    """A rule of the draft ruleset whose time in `until` has passed.
+    """A rule of the draft ruleset that has ended, because the time in `until` has passed.
 
     The replay evaluates each event at the event's own time.
     """

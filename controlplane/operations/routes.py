@@ -85,7 +85,7 @@ class RuleRoutesFacts(msgspec.Struct, rename="camel"):
 
 
 class FoundRoutes(Response):
-    """Routes to resources that a ruleset leaves open. `schema` is the digest of the schema that was used.
+    """Routes that a ruleset leaves open to resources. `schema` is the digest of the schema that was used.
 
     If no schema was used, `schema` is null and the list has only routes that a path itself shows.
     """
@@ -99,7 +99,7 @@ class FoundRoutes(Response):
 
 @operation("ruleset.routes", "POST", "/rulesets/routes", changes=False)
 async def list_routes(context: OperationContext, actor: Actor, request: ListRoutes) -> FoundRoutes:
-    """List the routes that each rule leaves open to the things that it names, each with an example."""
+    """List the open routes to the types and properties that each rule names, with example requests."""
     label, text = await text_of(context, actor, request.source, request.org)
     stored = None
     if request.schema is None and request.org:

@@ -17,10 +17,10 @@ Time = Annotated[datetime, Meta(tz=True)]
 
 
 class Event(Struct, rename="camel"):
-    """An audit event as the store reads it.
+    """An audit event, in the form in which the store reads it.
 
-    The stored event has all members that the proxy sent. The attributes of this class are only the members
-    that the store uses.
+    The stored event has all members that the proxy sent. The store itself uses only the members
+    that are declared here.
     """
 
     id: Id

@@ -40,7 +40,7 @@ REASONS: Final = MappingProxyType(
         "certificateRefused": "the proxy refused a client certificate; `credentialProblem` has the reason",
         "tooManyFailures": "the client or its address failed too often, so the proxy compared no secret",
         # Requests that were refused before their rules were evaluated.
-        "invalidToken": "the proxy token of the request is expired, revoked or of a disabled application",
+        "invalidToken": "the request's proxy token is expired or revoked, or the application is disabled",
         "malformedRequest": "the request is not HTTP that the proxy accepts",
         "malformedTarget": "the target (path and query) of the request is malformed",
         "ambiguousTarget": "an encoded slash in the request target would change the verdict",
