@@ -1,4 +1,4 @@
-"""Two clocks of the control plane: the host's clock, and a steady one that never jumps."""
+"""Two clocks of the control plane: the host's clock, and a steady clock that never jumps."""
 
 from __future__ import annotations
 

@@ -198,8 +198,8 @@ def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
 
     A timestamp in whole seconds stands for any instant of that second, and the sender wrote it just before
     the message arrived. So a difference between two clocks that may be due to whole seconds counts as 0. If
-    the two clocks must differ, the smallest possible difference is returned. Because a message needs time in
-    transit, the sender's clock looks later than it is.
+    the difference between the clocks is certain, the smallest possible difference is returned. A message
+    needs time in transit, so the sender's clock looks further behind than it is.
     """
     ahead_ms = timestamp * _SECOND_MS - arrived_ms
     behind_ms = ahead_ms + _SECOND_MS

@@ -109,7 +109,7 @@ class IndexWriter:
     def wake(self, newest: int = 0) -> None:
         """Wake the index writer after events were accepted.
 
-        `newest` is the last position, if the caller has it.
+        `newest` is the position of the newest accepted event, or 0 if the caller does not have the position.
         """
         self._newest = max(self._newest, newest)
         self._woken.set()

@@ -77,7 +77,7 @@ class Ingest:
     ) -> None:
         """Initialise the ingestion, with a callback for stored events.
 
-        `on_stored` receives the parsed events if all events are stored exactly as they were read, otherwise
+        If all events are stored exactly as they were read, `on_stored` receives the parsed events, otherwise
         None.
         """
         self._store = store
@@ -170,7 +170,7 @@ def implausible(time_ms: int, received_ms: int) -> Implausible | None:
 def _marked(raw: bytes, mark: Implausible | None, received_ms: int) -> bytes:
     """Return the event with the mark of an implausible time as its last members.
 
-    The other bytes of the event are unchanged.
+    The other bytes of the event stay as the proxy wrote them.
     """
     if mark is None:
         return raw
@@ -229,7 +229,7 @@ def _decode(body: bytes) -> _KnownBatch | Batch:
 def _reason(error: Exception) -> str:
     """Return a text with the place of an error in a batch.
 
-    The error text has no bytes of the request, because it is logged.
+    The error text is logged, so it has no bytes of the request.
     """
     return (
         str(error)

@@ -2,8 +2,8 @@
 
 A live tail sends events in the order of their positions in the store. A listener that gives the position of
 its last event receives every event after that event. One task reads new events from the store while there is
-at least one listener. A listener that has not reached the newest event reads the store by itself until it
-has.
+at least one listener. A listener that has not reached the newest event reads events from the store itself,
+until it has reached that event.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ Wanted = Callable[[Document], bool]
 class TooManyListeners(Exception):
     """Error because the live tail has as many listeners as are allowed.
 
-    The error text is one line for a person.
+    The text of the TooManyListeners error is one line for a person.
     """
 
 
 class CutOff(Exception):
-    """Error because the live tail disconnected the listener. The error text is one line for a person."""
+    """Error because the live tail disconnected the listener.
+
+    The text of the CutOff error is one line for a person.
+    """
 
 
 class LiveTail:
@@ -66,8 +69,8 @@ class LiveTail:
     ) -> AsyncIterator[Listener]:
         """Yield a listener for events after the position `after`, or for new events only.
 
-        `org_ids` selects the organisations whose events are sent; None means all. Raise TooManyListeners if
-        as many listeners exist as are allowed.
+        `org_ids` selects the organisations whose events are sent; None selects all organisations. Raise
+        TooManyListeners if as many listeners exist as are allowed.
         """
         if self._is_closed:
             raise TooManyListeners("the control plane is stopping")

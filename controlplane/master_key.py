@@ -51,7 +51,7 @@ async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
 
 
 async def opened_check(vault: Vault, store: RegistryStore) -> str:
-    """Return the check text that the store keeps, sealed under its master key.
+    """Return the check text that the store keeps, sealed under the store's master key.
 
     The check text is `CHAINED`, or the text of an earlier release. Raise MasterKeyError if the vault has the
     master key of another store.

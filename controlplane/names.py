@@ -16,7 +16,7 @@ _LONGEST_NAME: Final = 200  # characters
 
 
 class InvalidName(ValueError):
-    """Error for a name that is not allowed. The error text is one line for a person."""
+    """Error for a name that is not allowed. The text of the InvalidName error is one line for a person."""
 
 
 def new_id(clock: Clock) -> str:

@@ -52,7 +52,7 @@ class Presence:
             await self._store.remove_instance(self._instance.instance_id)
         except StoreError as error:
             _log.warning(
-                "other control planes will detect only after a delay that this control plane stopped: %s",
+                "other control planes will notice the stop of this control plane late: %s",
                 error,
             )
 

@@ -15,9 +15,9 @@ _LINGERS: Final = [*(step * 2.0**power for power in range(7) for step in (1.0, 1
 def retry_after_seconds(now_ms: int, blocking_ms: Iterable[int | None]) -> int:
     """Return the whole seconds until a batch is accepted in each time window; 0 if it is accepted now.
 
-    For each limit of N batches per window, `blocking_ms` has the acceptance time of the N-th newest batch, or
-    None if there is none. A batch counts in a window from its acceptance on, so it stops counting after the
-    length of the window.
+    `blocking_ms` has one time for each limit of N batches per window: the acceptance time of the N-th newest
+    batch, or None if fewer batches were accepted. A batch counts in a window from the time of its acceptance,
+    until the length of the window has passed.
     """
     wait_ms = max((ms + WINDOW_MS - now_ms for ms in blocking_ms if ms is not None), default=0)
     return -(-wait_ms // 1000)

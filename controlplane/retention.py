@@ -35,7 +35,7 @@ class WitnessedTime:
     """Newest time of this host's clock that agreed with the correctly signed timestamp of a proxy.
 
     If the clock of a host were a year ahead, the host would delete events a year too early. The confirmed
-    time prevents such a purge, because it advances only when the clock of another host agrees.
+    time prevents such an early deletion, because this time advances only when another host's clock agrees.
     """
 
     def __init__(self) -> None:
@@ -178,9 +178,9 @@ async def agreed_time(store: Store, witnessed: WitnessedTime, clock: Clock) -> i
     """Return the newest time that this host's clock has reached and two other clocks have confirmed.
 
     A stolen key, or a proxy on a host with a wrong clock, counts as one holder of keys and can't advance the
-    agreed time alone. All proxies of one enrolment token count as one holder of keys, too. If several control
-    planes share a database, the clock of the database is the second clock that must agree. If only one holder
-    of keys exists in the fleet, the confirmation of that holder suffices.
+    agreed time alone. All proxies that enrolled with one enrolment token also count as one holder of keys. If
+    several control planes share a database, the clock of the database is the second clock that must agree. If
+    only one holder of keys exists in the fleet, the confirmation of that holder suffices.
     """
     if store.is_shared:
         noted = [each.instance.witnessed_ms for each in await store.running_instances()]

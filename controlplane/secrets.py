@@ -24,7 +24,10 @@ _MINTED: Final = re.compile(r"(gw[a-z]+)_[\w-]{20,}")
 
 
 class MasterKeyError(Exception):
-    """Error for a master key that can't be used. The error text is one line with the reason."""
+    """Error for a master key that can't be used.
+
+    The text of the MasterKeyError is one line with the reason.
+    """
 
 
 class VaultKeyError(MasterKeyError):
@@ -60,7 +63,7 @@ def digest(api_key: str) -> bytes:
 def hash_client_secret(secret: str) -> str:
     """Return the argon2id hash of a client secret, with OWASP's minimum parameters.
 
-    A proxy verifies one such hash at every token request.
+    A proxy verifies one such client secret hash at every token request.
     """
     return _hasher().hash(secret)
 

@@ -34,7 +34,7 @@ _PIECE: Final = 1024 * 1024
 class NotAnArchive(ValueError):
     """Error for an object that does not have the form of an archive object.
 
-    The error text gives the reason.
+    The text of the NotAnArchive error gives the reason.
     """
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 class StorageUnavailable(Exception):
     """Error because the storage did not complete a call. A retry may succeed.
 
-    The error text is one line for a person.
+    The text of the StorageUnavailable error is one line for a person.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:

@@ -2,8 +2,8 @@
 
 The verification recomputes each chain link from the previous link, and each block's digest from the lines of
 its events. A chain link that somebody kept outside the archive proves that the control plane made this chain.
-If the archive begins with the first link of the chain, no object before the kept link is missing. No object
-is missing either if the archive begins with the link that the keeper of the archive names.
+If the archive begins with the first link of the chain, no object before the kept link is missing. If the
+archive begins with the link that its keeper names, no object before the kept link is missing either.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ async def verify_archive(
     """Yield a verdict for each organisation that has events in the archive.
 
     `known` holds, by organisation, the chain links that somebody kept outside the archive. `begins_after`
-    holds, by organisation, the number of the chain link before the first link in the archive. If no such
-    number is given for an organisation, its archive must begin with the first link of the chain. Raise
-    NotAnArchive if the folder names are not the folder names of an archive.
+    holds, by organisation, the number of the chain link before the first link in the archive. An organisation
+    without a number in `begins_after` must have an archive that begins with the first link of the chain.
+    Raise NotAnArchive if the folder names are not the folder names of an archive.
     """
     async for listed in _by_org(archive, prefix):
         walk = _Walk(listed.org_id, known.get(listed.org_id), begins_after.get(listed.org_id, 0))
@@ -219,7 +219,7 @@ def _verify_place(walk: _Walk, manifest: Manifest, stem: str) -> None:
     if manifest.org_id != walk.org_id:
         raise _Wrong(f"the manifest belongs to organisation {manifest.org_id}, not to {walk.org_id}")
     if name != f"{manifest.first_position:020d}-{manifest.last_position:020d}":
-        raise _Wrong("the manifest belongs to a range that differs from its name")
+        raise _Wrong("the range in the manifest differs from the range in the name of the manifest")
     if len(manifest.previous_link) != 2 * DIGEST_BYTES or not _is_hex(manifest.previous_link):
         raise _Wrong("previousLink of the manifest is not a SHA-256 digest in hex digits")
     if manifest.previous_number == 0 and manifest.previous_link != BEFORE_THE_FIRST.hex():
@@ -275,7 +275,7 @@ def _verify_link(org_id: str, archived: ArchivedLink, number: int, previous: byt
 
 
 def _verify_block(walk: _Walk, archived: ArchivedLink, lines: Iterator[bytes], *, is_new: bool) -> int:
-    """Return the number of the block's events that the archive has here and that no earlier range has."""
+    """Return the number of the block's events in this range, or 0 if an earlier range has the block."""
     if archived.gone:
         if is_new:
             walk.absent[archived.position] = set(range(archived.count))
@@ -311,7 +311,9 @@ def _absent_digest(archived: ArchivedLink, at: int) -> bytes:
     text = archived.absent[at]
     if len(text) != 2 * DIGEST_BYTES or not _is_hex(text):
         raise _Wrong(
-            "the manifest has no valid digest of an absent event", archived.number, archived.position + at
+            "the manifest has no valid digest for an event that the archive lacks",
+            archived.number,
+            archived.position + at,
         )
     return bytes.fromhex(text)
 

@@ -44,7 +44,7 @@ _decode_entries: Final = msgspec.json.Decoder(list[_Entry]).decode
 
 
 def of_events(events: Sequence[Event], reached: int) -> tuple[Arrived, int]:
-    """Return those of the events that are beyond the position `reached`, and the last of their positions."""
+    """Return the events whose positions are greater than `reached`, and the position of the last event."""
     new = [event for event in events if event.position > reached]
     arrived = Arrived()
     for event, (time_ms, entry) in zip(new, _read_entries(new), strict=True):

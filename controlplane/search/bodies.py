@@ -93,7 +93,7 @@ class Bodies:
 
 
 def _readable(body: bytes) -> list[msgspec.Raw]:
-    """Return the events of a block, or none if the block is damaged.
+    """Return the events of a block, or no events if the block is damaged.
 
     Damaged blocks are reported by the verification of the audit chain. A search continues without the events
     of a damaged block.

@@ -136,7 +136,7 @@ class ClickHouseIndex:
     async def outbox_name(self) -> str:
         """Name under which the store's outbox records the progress of this ClickHouse table.
 
-        If the table is dropped and created again, it has another name in the outbox.
+        If the ClickHouse table is dropped and created again, the new table has another name in the outbox.
         """
         async with self._preparing:
             if self._incarnation is None:
@@ -335,7 +335,7 @@ class ClickHouseIndex:
     ) -> tuple[Sequence[tuple[Any, ...]], Key | None]:
         """Return the rows of the newest events that match the query.
 
-        If the time ran out, also return the key before which older matches come.
+        If the time limit was reached, also return the key from which to continue with older matches.
         """
 
         async def rows_of(narrowed: SearchQuery) -> Sequence[tuple[Any, ...]]:
@@ -513,12 +513,12 @@ def _newest(columns: str, query: SearchQuery) -> tuple[str, dict[str, object]]:
 
 
 def _pairs(fields: Sequence[str]) -> str:
-    """Return SQL for an array of pairs.
+    """Return the SQL for an array that has a pair for each field value of an event.
 
     Each pair has the number of a field, and a value of the event in that field.
 
-    The array of each event ends with a pair whose number follows the last field. The last pairs of all events
-    count the events.
+    The array of each event ends with a pair whose number follows the last field. All events have a pair with
+    this last number, so the number of these pairs is the number of events.
     """
     pairs = []
     for number, name in enumerate(fields):

@@ -170,7 +170,7 @@ class ClickHouseDialect:
 
 
 def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
-    """Return the condition for the value of a field, or for at least one value of a field with several."""
+    """Return the condition for the value of a field, or for one of several values of a field."""
     if field.kind != "texts":
         return holds(field.name)
     condition = holds("each")

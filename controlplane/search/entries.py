@@ -3,8 +3,8 @@
 The code of this module does no I/O itself.
 
 Most fields of an event have few distinct values. Each value of a field with few values has a code, which is a
-number from a dictionary. Rows hold codes. Tokens find the values of other fields. A token that is not a word
-of the event's text begins with a mark that no word contains.
+number from a dictionary. Rows hold codes. The values of the other fields are found through tokens. A token
+that is not a word of the event's text begins with a mark that no word contains.
 """
 
 from __future__ import annotations
@@ -256,11 +256,11 @@ def code_token(code: int) -> str:
 
 
 def long_token(name: str, text: str) -> str:
-    """Return the token for a value of a field in LONG, or for the beginning of a long value."""
+    """Return the token for a value of one of the fields in LONG, shortened if the value is long."""
     beginning = text[: token_chars(name)]
     return f"{_MARK}{_LETTERS[name]}{_NO_TOKEN_CHAR.sub('_', beginning)}"
 
 
 def token_chars(name: str) -> int:
-    """Return how many characters of a value in this field its token contains."""
+    """Return the maximum number of characters that the token of a field takes from a value of the field."""
     return _TOKEN_CHARS.get(name, _MOST_TOKEN_CHARS)

@@ -33,9 +33,9 @@ class OutboxStore(Protocol):
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
     async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
-        """Return the range of events that the index receives next, which is the same until finish().
+        """Return the next range of events for the index. The range stays the same until finish() is called.
 
-        Return None if the index has that range of events already.
+        Return None if the index is no longer at the beginning of the range `wanted`.
         """
 
     async def finish(self, index: str, given: GivenOut) -> None: ...
@@ -138,7 +138,7 @@ class SearchIndex(Protocol):
         ...
 
     async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
-        """Write events to the index that were parsed already.
+        """Write already parsed events to the index.
 
         Durability, repeated writes and errors are the same as for the method `write`.
         """
@@ -165,9 +165,9 @@ class SearchIndex(Protocol):
     async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
         """Remove up to `limit` events of the organisation from the index, and return their number.
 
-        `newest` is the position of the last event that was received before `before_ms`. Events after that
-        position stay. Among events up to that position, remove those that happened before `before_ms`, and
-        those with an implausible time.
+        `newest` is the position of the last event that was received before `before_ms`. Events after the
+        position `newest` stay in the index. Of the events up to `newest`, remove those that happened before
+        `before_ms`, and those with an implausible time.
         """
         ...
 

@@ -93,7 +93,8 @@ def _texts_of(search: Search, rows: _Rows, name: str, columns: Sequence[str], to
 def _paths(search: Search, rows: _Rows, at: int, top: int) -> Counter[str]:
     """Count the most frequent paths among the matching events.
 
-    Paths are compared as in filters. The result shows the spelling that one of the events has.
+    Paths are compared as in filters. If events spell a value differently, the result shows the spelling in
+    one of the events.
     """
     by_digest = Counter(row[at] for _, row in rows if row[at] is not None)
     seen = {row[at]: (part, row) for part, row in rows}
@@ -122,7 +123,8 @@ def _texts(value: Value) -> tuple[str, ...]:
 def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
     """Return the most frequent values of a field, with their counts.
 
-    Values of a field are compared as in filters. The result shows the spelling that one of the events has.
+    Values of a field are compared as in filters. If events spell a value differently, the result shows the
+    spelling in one of the events.
     """
     merged: Counter[str] = Counter()
     spelled: dict[str, str] = {}

@@ -270,7 +270,7 @@ def newest_rows(
 ) -> tuple[list[_Row], Key | None]:
     """Return the newest matches, each with its key and columns.
 
-    If the time ran out, also return the key before which older matches come.
+    If the time limit was reached, also return the key from which to continue with older matches.
     """
     parts = search.parts
     begin = min(begin, parts[0].end) if parts else begin
@@ -295,7 +295,7 @@ def newest_rows(
 def _look(time_limit: TimeLimit, after: Key, left: Key) -> None:
     """Raise OutOfTime if the time limit of the search is reached.
 
-    The next part of the index may have events up to the key `after`.
+    `after` is the greatest key that events of the next part of the index may have.
     """
     time_limit.look(max(left, after))
 

@@ -68,7 +68,7 @@ class Tokens:
         return *self.words, *self.others
 
     def led_by(self, rare: str) -> Tokens:
-        """Return the tokens without the optional tokens if the expression `rare` finds few events."""
+        """Return the tokens with the expression `rare` in place of the tokens in `others`."""
         return Tokens(tuple(dict.fromkeys((*self.words, rare))), (), self.excluded)
 
     def expression(self, orgs: Sequence[int]) -> str:

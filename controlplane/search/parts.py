@@ -2,10 +2,10 @@
 
 The tables of a part are dropped when retention removed its last event.
 
-A part has the events at about a million consecutive positions. The key of an event consists of its time and
-the low bits of its position. So the order of keys is the order of events on result pages. A part has four
-tables: rows (a narrow row for each event), words (FTS5 tokens without positions), codes (a dictionary) and
-counts.
+A part of the index holds the events at about a million consecutive positions. The key of an event consists of
+its time and the low bits of its position. So the order of keys is the order of events on result pages. A part
+has four tables: rows (a narrow row for each event), words (FTS5 tokens without positions), codes (a
+dictionary) and counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the newest matches in PostgreSQL within a time limit.
 
-First the entire query runs at once, because an index may find the few events that match. If that takes too
-long, the search reads a limited number of events at a time, in the order of pages. So a search can return the
-key that it has reached when its time is over.
+First the entire query runs at once, because an index may find the few events that match. If the entire query
+takes too long, the search reads a limited number of events at a time, in the order of pages. So if the time
+limit ends the search, the search can return the key that it has reached.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def newest(
 ) -> tuple[list[Row], Key | None]:
     """Return the newest events that match the query.
 
-    If the time ran out, also return the key before which older matches come.
+    If the time limit was reached, also return the key from which to continue with older matches.
     """
     try:
         with limited(raw, WHOLE_SECONDS):
@@ -57,7 +57,7 @@ def newest(
 def walk(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None = None
 ) -> tuple[list[Row], Key | None]:
-    """Find the newest events that match a query in steps, and return them.
+    """Search in steps for the newest events that match a query, and return these events.
 
     Each step reads a limited number of events, in the order of pages, until the time is over.
     """
@@ -90,7 +90,10 @@ def walk(
 
 @contextmanager
 def limited(raw: Connection, seconds: float) -> Iterator[None]:
-    """Make the server end a statement that runs longer, which raises QueryCanceled."""
+    """Let the server cancel a statement that runs longer than `seconds`.
+
+    The driver then raises QueryCanceled.
+    """
     with raw.transaction():
         rows(raw, "SELECT set_config('statement_timeout', $1, true)", (str(int(seconds * 1000)),))
         yield

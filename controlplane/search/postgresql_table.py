@@ -152,7 +152,7 @@ def _equals(field: Field, text: str) -> Condition:
 def _have(terms: Sequence[str], *, prefix: bool = False) -> Condition:
     """Return the condition that the event has all of these words or values.
 
-    With `prefix`, the last word or value of the event may be longer.
+    With `prefix`, the last word or value matches each word or value of the event that begins with it.
     """
     quoted = [*map(_quoted, terms)]
     return _found(" & ".join([*dict.fromkeys(quoted[:-1]), quoted[-1] + (":*" if prefix else "")]))
@@ -163,7 +163,7 @@ def _found(query: str) -> Condition:
 
 
 def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
-    """Return the condition for the value of a field, or for at least one value of a field with several."""
+    """Return the condition for the value of a field, or for one of several values of a field."""
     if field.kind != "texts":
         return holds(field.name)
     condition = holds("each")

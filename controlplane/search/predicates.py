@@ -106,7 +106,7 @@ def has_phrase(term: TextTerm, said: str) -> bool:
 def phrase(folded: Iterable[str], *, prefix: bool) -> str:
     """Return the words of a phrase in the form that `said_in` gives to a text.
 
-    With `prefix`, the last word in the text may be longer.
+    With `prefix`, the last word matches every word of the text that begins with it.
     """
     return f" {' '.join(folded)}{'' if prefix else ' '}"
 

@@ -154,7 +154,7 @@ class HasTerm:
 class TextTerm:
     """Search condition that the words follow each other in one of the fields in TEXT_FIELDS.
 
-    With `prefix`, the last word in the event may be longer.
+    With `prefix`, the last word matches every word of the event that begins with it.
     """
 
     words: tuple[str, ...]

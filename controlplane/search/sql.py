@@ -92,7 +92,7 @@ class Dialect(Protocol):
     def words(self, words: Sequence[str], *, prefix: bool) -> Condition:
         """Return the condition that the words follow each other in one of TEXT_FIELDS.
 
-        With `prefix`, the last word in the event may be longer.
+        With `prefix`, the last word matches every word of the event that begins with it.
         """
 
 
@@ -181,7 +181,8 @@ def _joined(operator: str, conditions: Iterable[Condition]) -> Condition | None:
 def negated(condition: Condition) -> Condition:
     """Return the SQL condition that holds if the given condition does not hold.
 
-    An event without the field does not have the value, so the negated condition is true if the SQL is null.
+    An event without the field does not have the value, so the negated condition is true if the SQL expression
+    is null.
     """
     return Condition(f"NOT coalesce({condition.sql}, FALSE)", condition.parameters)
 

@@ -1,9 +1,9 @@
 """The embedded search index, which uses SQLite's FTS5 and narrow tables in its own file; see parts.py.
 
-The file of the index is separate from the file of the store. So both files have their own locks, page caches
-and checkpoints, and indexing never delays the acknowledgement of a batch. The index is derived data: its file
-can be deleted, and is rebuilt from the store. Several processes may write the index (server and command
-line), and SQLite admits one writer at a time.
+The file of the index is separate from the file of the store. So the index file and the store file have their
+own locks, page caches and checkpoints. Indexing never delays the acknowledgement of a batch. The index is
+derived data: its file can be deleted, and is rebuilt from the store. Several processes may write the index
+(server and command line), and SQLite admits one writer at a time.
 """
 
 import asyncio
@@ -246,8 +246,9 @@ def _put_aside(path: Path) -> Path:
 def _create_private(path: Path) -> None:
     """Create the index file with a private mode, which SQLite also gives to its own files (-wal, -shm).
 
-    If the index file exists, it is not opened. Closing the file would release the POSIX locks that SQLite has
-    on it in this process. Without the locks, another process could remove the SQLite log that is in use.
+    This function does not open an index file that exists already. Closing the index file would release the
+    POSIX locks that SQLite has on the file in this process. Without the locks, another process could remove
+    the SQLite log that is in use.
     """
     make_directory(path.parent)
     try:
@@ -294,10 +295,10 @@ def _newest_stored(store: Path) -> int:
 def _prepare(db: sqlite3.Connection, store: Path) -> str:
     """Return the id of the incarnation of the index in this file.
 
-    Create the tables of the index again if the file has no index of this format. Do the same if the index has
-    events that the store lacks, which happens after the restore of a backup. The store's newest position is
-    read while no other process can write the index. So at that time, the store has all events that were
-    indexed before.
+    Create the tables of the index again if the file has no index of this format. Also create the tables again
+    if the index has events that the store lacks, as after the restore of a backup. The store's newest
+    position is read while no other process can write the index. So at the time of that read, the store has
+    all events that are in the index.
     """
     if _format(db) != FORMAT or _reached(db) > _newest_stored(store):
         if _format(db) not in (0, FORMAT):
@@ -312,7 +313,7 @@ def _prepare(db: sqlite3.Connection, store: Path) -> str:
 
 
 def _drop_all(db: sqlite3.Connection) -> None:
-    """Drop all tables of the index, virtual tables first, because dropping them removes their own tables."""
+    """Drop the index tables, virtual tables first: SQLite then drops their internal tables too."""
     order = "ORDER BY sql NOT LIKE 'CREATE VIRTUAL%'"
     names = db.execute(f"SELECT name FROM sqlite_schema WHERE type = 'table' {order}").fetchall()  # noqa: S608
     for (name,) in names:
@@ -332,7 +333,8 @@ class _AnotherIndexError(IndexMovedError):
 def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
     """Raise IndexMovedError if another process rebuilt the index.
 
-    Without this check, the new index would never get earlier events.
+    Without this check, the writer would continue at its old position, and the new index would lack the
+    earlier events.
     """
     if _format(db) != FORMAT:
         raise IndexUnavailableError("the search index belongs to another release of the control plane")

@@ -1,4 +1,4 @@
-"""Delivery attempts to a sink or webhook: the time of the next one, and the problem of the last one."""
+"""Delivery attempts to a sink or webhook: the time of the next, and the problem of the last attempt."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The consumer of a sink, which delivers the store's events in order and moves its cursor after success.
 
 The store holds the cursor of each sink. The cursor moves after each batch, so a crash repeats one batch and
-loses no event. While a sink accepts nothing, the consumer makes one delivery attempt now and then. During
-that time, the events wait in the store, not in memory.
+loses no event. While a sink accepts nothing, the events wait in the store, not in memory, and the
+consumer makes one delivery attempt now and then.
 
 An application decides the content of its events, so no single event may stop the sink. An event that fails
 repeatedly becomes a dead letter, if the sink accepts other events at that time.
@@ -97,7 +97,7 @@ class Consumer:
         await self.drain(self._sink)
 
     async def drain(self, sink: Sink | Archive) -> None:
-        """Deliver all events that the store has to the sink.
+        """Deliver all events in the store to the sink.
 
         Raise the error if the sink or the store fails.
         """
@@ -149,7 +149,7 @@ class Consumer:
     async def _begin(self) -> None:
         """Read the cursor of the sink from the store.
 
-        For a new sink, the setting `From` defines the position at which it begins.
+        For a new sink, the setting `From` defines the position of the first event that the sink gets.
         """
         at_newest = self._settings.from_ == "now"
         state = await self._store.begin_sink(self._name, at_newest=at_newest)
@@ -230,7 +230,7 @@ class Consumer:
     ) -> Sent:
         """Send the events to the sink.
 
-        If only these events fail, treat the failure as a refusal by the sink.
+        If the sink accepts other events but not these events, treat the failure as a refusal by the sink.
         """
         try:
             return await self._send(sink, batch)
@@ -244,7 +244,7 @@ class Consumer:
     async def _takes_one(self, sink: Sink, events: Sequence[SinkEvent]) -> bool:
         """Return whether the sink accepts at least one of the events.
 
-        The sink gets an accepted event twice: here, and in the usual delivery.
+        The sink receives an accepted event twice: from this method, and in the usual delivery.
         """
         for each in events:
             try:

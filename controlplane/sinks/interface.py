@@ -41,7 +41,7 @@ class Refusal:
 class Sent:
     """The result of a delivery of events to a sink.
 
-    The sink has every event of the delivery that it did not refuse.
+    The sink has received all delivered events, except the events that it refused.
     """
 
     refused: tuple[Refusal, ...] = ()
@@ -61,7 +61,8 @@ class Limits:
 class SinkUnavailable(Exception):
     """Error because the sink accepts nothing now. The consumer sends the same events again later.
 
-    The sink has the first `delivered` events of the call, so these events are not sent again.
+    The sink has received the first `delivered` events of the call, so the consumer does not send these events
+    again.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None, delivered: int = 0) -> None:
@@ -115,9 +116,9 @@ class Archive(Protocol):
     ) -> int:
         """Write the events between two positions: those of the given organisations, or of all organisations.
 
-        When the archive has the events, return their number. Raise SinkUnavailable if the write fails. After
-        an error, the caller writes the same range again. Repeated writes of a range must leave the archive as
-        one write would.
+        Return the number of events when the archive holds all events of the range. Raise SinkUnavailable if
+        the write fails. After an error, the caller writes the same range again. Repeated writes of a range
+        must leave the archive as one write would.
         """
 
     async def test(self) -> str:

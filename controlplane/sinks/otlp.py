@@ -182,8 +182,8 @@ class _Outcome:
 def _outcome(media_type: str, content: bytes) -> _Outcome | None:
     """Return the content of an ExportLogsServiceResponse, or None for another kind of response.
 
-    An empty response body counts as success: some collectors send it, and in protobuf it means complete
-    success.
+    An empty response body counts as success: some collectors send an empty body, and in protobuf it means
+    complete success.
     """
     media_type = media_type.partition(";")[0].strip().lower()
     if not content:

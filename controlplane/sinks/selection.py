@@ -29,7 +29,7 @@ class Selection:
     format: Format
 
     def of(self, events: Iterable[StoredEvent]) -> list[SinkEvent | Refusal]:
-        """Return those of the events that the sink wants, in order and in its format.
+        """Return the events that the sink wants, in the same order and in the sink's format.
 
         If an event can't be delivered, the list has a Refusal with the reason in its place.
         """
@@ -66,7 +66,7 @@ def orgs_named(wanted: Iterable[str], known: Iterable[Org]) -> frozenset[str]:
 def batches(events: Sequence[SinkEvent], limits: Limits) -> Iterator[list[SinkEvent]]:
     """Split the events into batches within the sink's limits.
 
-    A batch of one event may exceed these limits.
+    A batch of one event may exceed the sink's limits.
     """
     batch: list[SinkEvent] = []
     size = 0

@@ -156,7 +156,7 @@ def scope_of(url: str) -> str:
 def _calls(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
     """Split the rows into calls within the size limit of the Logs Ingestion API.
 
-    A row that exceeds the limit is sent alone.
+    A row that exceeds the size limit of a call is sent alone.
     """
     found: list[bytes] = []
     size = 2

@@ -462,7 +462,7 @@ def _count_implausible(connection: Connection, batch: NewBatch, accepted: int, w
 def _gaps(connection: Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:
     """Return the gaps in the sequence numbers that touch the range `within`.
 
-    Of the gaps that begin before `within`, only the last gap can touch it.
+    Of the gaps that begin before the range `within`, only the last gap can touch the range.
     """
     rows = connection.rows(
         "SELECT first, last FROM sequence_gaps"

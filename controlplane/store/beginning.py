@@ -1,9 +1,9 @@
 """Checks, before a new store is made, that no earlier store was lost.
 
 A first start makes the store with its tables before all other files. The files of the master key, the reserve
-and the search index are made later. So if such a later file exists and the store has no table, an earlier
-store was lost. If a first start was killed while it made the store, only the store's file exists, and the
-next start continues.
+and the search index are made later. So if one of these later files exists and the store has no table, an
+earlier store was lost. If a first start was killed while it made the store, only the store's file exists, and
+the next start continues.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _decode: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def packed(events: Iterable[bytes]) -> bytes:
-    """Return the body of a block with these events. Their bytes stay unchanged."""
+    """Return the body of a block with these events. The bytes of the events stay unchanged."""
     array = b"[" + b",".join(events) + b"]"
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=DICTIONARY)
     body = _DEFLATED + deflate.compress(array) + deflate.flush()

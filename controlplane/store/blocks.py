@@ -319,7 +319,7 @@ def _purge_block(
     connection: Connection, org_id: str, position: int, body: bytes, ends: tuple[int, int],
     limit: int, chain: Chain,
 ) -> int:  # fmt: skip
-    """Delete events of the block whose time is before the first or after the second time in `ends`."""
+    """Delete the events of the block that happened before the first or after the second time in `ends`."""
     kept, events = _kept(body), events_of(body)
     times = {at: milliseconds(event.time) for at, event in enumerate(kept) if event is not None}
     before_ms, latest_ms = ends

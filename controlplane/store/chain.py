@@ -2,11 +2,11 @@
 
 The code of this module does no I/O itself.
 
-A link is the SHA-256 of the previous link and of a record. The record of a link describes a block of events
-that was stored, or the events of a block that retention deleted. A block's record has the digest of its
-events' digests. So an event can be verified even if other events of the block are gone. A party that keeps
-one link can verify all earlier links of the chain. Without the master key, nobody can make a link with a
-valid MAC.
+A link of the audit chain is the SHA-256 of the previous link and of a record. The record of a link describes
+a block of events that was stored, or the events of a block that retention deleted. A block's record has the
+digest of its events' digests. So an event can be verified even if other events of the block are gone. A party
+that keeps one link can verify all earlier links of the chain. Without the master key, nobody can make a link
+with a valid MAC.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Link:
 
 
 class Purged(msgspec.Struct, omit_defaults=True):
-    """Events that a purge deleted from a block, as their indexes in the block."""
+    """Events that a purge deleted from a block, given as their indexes in the block."""
 
     gone: list[int]
     unfit: list[int] = []  # places of those events that did not match their stored digests

@@ -136,7 +136,7 @@ def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -
 
 
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
-    """Return the record of the chain link that was made to be next, even if its number was changed."""
+    """Return the record of the link made from the last verified link, even if its number was changed."""
     with each_link(connection, org_id) as links:
         for link in links:
             if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:
@@ -145,7 +145,7 @@ def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record 
 
 
 def _is_followed(connection: Connection, reached: Reached, link: Link) -> bool:
-    """Return whether the next chain link was made from this link, as it is stored or as it should be."""
+    """Return whether the next chain link was made from this link, as stored or as recomputed."""
     made = (link.link, make_link(reached.link, link.record))
     for following in links_after(connection, link.record.org_id, link.record.number, 1):
         return any(make_link(each, following.record) == following.link for each in made)

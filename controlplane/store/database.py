@@ -81,9 +81,9 @@ class Connection(Protocol):
         """Return the time of the clock that all users of this database share, in Unix milliseconds."""
 
     def damaged_text(self) -> AbstractContextManager[None]:
-        """Read text that is not UTF-8 as some other text, instead of raising an error.
+        """Decode text that is not UTF-8 with escapes in this context, instead of raising an error.
 
-        The other text matches no link of the audit chain, so a verification finds the damage.
+        The text with escapes matches no link of the audit chain, so a verification finds the damage.
         """
 
 
@@ -153,7 +153,7 @@ class Database(Protocol):
     async def newest_position(self) -> int:
         """Return the position of the newest event that a reader of the database can see.
 
-        If that newest event is purged, the result may be a later position.
+        If the newest event is purged, the result may be a later position.
         """
 
     async def close(self) -> None:

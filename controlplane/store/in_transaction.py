@@ -24,7 +24,7 @@ class InTransaction:
         return self._connection.dialect
 
     def join(self) -> Peers:
-        raise AssertionError("a transaction can't join other control planes")
+        raise AssertionError("a job in a transaction must not join the group of control planes")
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         return self._connection.rows(sql, parameters)

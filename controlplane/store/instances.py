@@ -1,6 +1,6 @@
 """Control planes that share the store.
 
-By the time of the database, the store finds the control planes that run.
+The store uses the clock of the database to find the control planes that run.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 class StoreError(Exception):
     """Error because an operation of the store failed.
 
-    The error text is one line for a person.
+    The text of a StoreError is one line for a person.
     """
 
 
@@ -87,7 +87,7 @@ class Conflict(StoreError):
 class SecondPersonNeeded(Conflict):
     """Error because a second person has to approve this change.
 
-    If this error is raised, the store has changed nothing.
+    A method that raises SecondPersonNeeded has changed nothing in the store.
     """
 
     def __init__(self, change: Ruleset | None) -> None:
@@ -398,7 +398,10 @@ RenewalRefusal = Literal["not enrolled", "replaced", "replaced by operator"]
 
 @dataclass(frozen=True, slots=True)
 class TooSoon:
-    """Refusal because keys were made a moment ago. The proxy may retry after some seconds."""
+    """Refusal of new keys, because other keys of the proxy were made a moment ago.
+
+    The proxy may retry after some seconds.
+    """
 
     seconds: int
 
@@ -435,7 +438,8 @@ class Ruleset:
 class RulesetSummary:
     """A ruleset as an entry in a list.
 
-    The entry shows when and why its active version was made, and how many applications use the ruleset.
+    The entry shows when and why the active version of the ruleset was made, and how many applications use the
+    ruleset.
     """
 
     ruleset: Ruleset
@@ -836,7 +840,7 @@ class NewLogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogBound:
-    """The most lines of one name and one operation that the operator log keeps since a time."""
+    """Limit on the operator log: the number of lines for one name and one operation since a given time."""
 
     since_ms: int
     most: int
@@ -950,7 +954,7 @@ class Purges:
 
     @property
     def until_ms(self) -> int:
-        """Return a time after which no purged event happened, by the event's own time.
+        """Return a time after which no purged event happened, according to the times in the events.
 
         Each purged event was older than the shortest retention. Each purged event also happened before its
         receipt, unless a clock was ahead.
@@ -983,7 +987,7 @@ class ArchiveRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainedBlock:
-    """The remaining events of a block that the audit chain covers."""
+    """A block of events that the audit chain covers, without the events that were deleted."""
 
     events: tuple[bytes | None, ...]  # None: the event is gone, or the block is damaged
     digests: tuple[bytes, ...]  # SHA-256 of each event as it was received
@@ -1027,9 +1031,9 @@ class OutboxStore(Protocol):
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
     async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
-        """Return the range of events that the index receives next, which is the same until finish().
+        """Return the next range of events for the index. The range stays the same until finish() is called.
 
-        Return None if the index has that range of events already.
+        Return None if the index is no longer at the beginning of the range `wanted`.
         """
 
     async def finish(self, index: str, given: GivenOut) -> None: ...
@@ -1113,13 +1117,13 @@ class ArchiveSource(Protocol):
     async def orgs_between(self, after: int, upto: int) -> list[str]:
         """Return the ids of the organisations whose chains cover blocks between the two positions.
 
-        Blocks that retention has deleted count, too.
+        The result includes chains that cover only blocks that retention has deleted.
         """
 
     async def links_between(self, org_id: str, after: int, upto: int) -> LinkSpan:
-        """Return the chain links between the last link of an earlier block and the next link of a later one.
+        """Return the chain links after the link of an earlier block and before the link of a later block.
 
-        Later, the chain may get more links of purges after the last block.
+        After this call, purges may add more links to the chain after the link of the last block.
         """
 
     async def chained_blocks(self, org_id: str, span: LinkSpan) -> list[ChainedLink]:
@@ -1158,7 +1162,7 @@ class ChainStore(ArchiveSource, Protocol):
         """Verify the next chain links up to number `last`, and stop before the first mismatch."""
 
     async def mismatch_at_chain_end(self, org_id: str) -> Misfit | None:
-        """Return a mismatch of events that no link covers, although each event is stored with a link."""
+        """Return a mismatch at the end of the audit chain: stored events that no chain link covers."""
 
     async def note_chain_check(self, org_id: str, check: ChainCheck) -> None: ...
     async def chain_check(self, org_id: str) -> ChainCheck | None: ...
@@ -1198,8 +1202,8 @@ class RegistryStore(Protocol):
     async def note_key_use(self, api_key_digest: bytes, address: str) -> KeyUse | None:
         """Note a call with this key of a proxy, and return None if the key does not exist any more.
 
-        The first call with a new key ends the older keys earlier. A call with any key ends the retirement of
-        its proxy.
+        The first call with a new key ends the older keys earlier. A call with any key of a retired proxy ends
+        the retirement of the proxy.
         """
 
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy: ...
@@ -1211,8 +1215,8 @@ class RegistryStore(Protocol):
     async def hands_of_proxies(self) -> Mapping[str, str]:
         """Return, by proxy id, the holder of the keys of each proxy that is in use.
 
-        All proxies of one enrolment token have the same holder. Each proxy that an operator added is a holder
-        of its own.
+        All proxies of one enrolment token have the same holder of keys. A proxy that an operator added
+        without an enrolment token is its own holder of keys.
         """
 
     async def find_proxies(self, reference: str) -> list[Proxy]: ...
@@ -1277,7 +1281,10 @@ class RegistryStore(Protocol):
         """
 
     async def add_stop(self, stop: Stop) -> Stop:
-        """Add an emergency stop. Return the active stop, which is an earlier one if there was one."""
+        """Add an emergency stop.
+
+        Return the active stop. This is the earlier stop if the target was stopped already.
+        """
 
     async def lift_stop(self, org_id: str | None, app_id: str | None) -> bool:
         """Lift the emergency stop, and return whether there was a stop."""
@@ -1314,7 +1321,7 @@ class RegistryStore(Protocol):
     async def master_key_check(self, sealed: bytes) -> bytes:
         """Return the check text of the store, which is sealed with the store's master key.
 
-        At the first start of a store, keep `sealed` as the check text.
+        At the first start with a new store, save `sealed` as the check text.
         """
 
     async def has_master_key(self) -> bool:
@@ -1340,7 +1347,8 @@ class CredentialStore(Protocol):
     async def end_credential(self, app_id: str, credential_id: str, ends_ms: int) -> App:
         """Set the time at which a credential expires.
 
-        Client secrets that are older than a secret expire no later than that secret.
+        If the credential is a client secret, older secrets of the application expire no later than this
+        secret.
         """
 
     async def remove_credential(self, app_id: str, credential_id: str) -> App: ...
@@ -1348,7 +1356,7 @@ class CredentialStore(Protocol):
     async def ending_credentials(
         self, org_ids: Collection[str] | None, until_ms: int
     ) -> list[EndingCredential]:
-        """Return the credentials of enabled applications that expire before that time, sorted by expiry."""
+        """Return the credentials of enabled applications that expire before `until_ms`, sorted by expiry."""
 
 
 class EnrolmentStore(Protocol):
@@ -1398,13 +1406,13 @@ class SchemaStore(Protocol):
     async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
         """Make a schema the current schema of its root path in each organisation.
 
-        Return, by organisation, the digest of the schema that was current before. Raise Conflict if an
+        Return the digest of the previous current schema of each organisation. Raise Conflict if an
         organisation would have too many schemas. The earlier schema stays stored, and so does each schema
         that a ruleset version names.
         """
 
     async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:
-        """Return all schemas, of the organisation if it is given.
+        """Return all schemas, or only the schemas of the given organisation.
 
         The current schema of each root path comes first.
         """
@@ -1490,7 +1498,7 @@ class OperatorStore(Protocol):
     async def token(self, digest: bytes) -> OperatorToken | None: ...
     async def remove_token(self, token_id: str) -> None: ...
     async def begin_log_line(self, record: NewLogLine) -> int:
-        """Add a line without an outcome to the operator log, and return its position."""
+        """Add a line without an outcome to the operator log, and return the position of the line."""
 
     async def end_log_line(
         self, position: int, outcome: str, org_ids: Sequence[str], result: str | None = None
@@ -1510,7 +1518,10 @@ class OperatorStore(Protocol):
         """
 
     async def forgive_attempt(self, keys: SignInKeys) -> None:
-        """Delete the newest sign-in attempt, which succeeded, and failures of its name at its address."""
+        """Delete the newest sign-in attempt, because it succeeded.
+
+        Earlier failures of this name at this address no longer count for that pair.
+        """
 
 
 class UsageStore(Protocol):
@@ -1571,7 +1582,7 @@ class Peers(Protocol):
     async def until_leading(self) -> None: ...
     async def until_not_leading(self) -> None: ...
     def announce(self) -> None:
-        """Announce soon to other control planes that this one has stored events."""
+        """Announce soon to other control planes that this control plane has stored events."""
 
     async def run(self, on_events: Callable[[], None]) -> None:
         """Try to become the leader, and call `on_events` when other control planes stored events."""
@@ -1590,7 +1601,7 @@ class InstanceStore(Protocol):
         """Join the group of control planes that share the store.
 
         Raise StoreError if another control plane uses a store that can't be shared. The caller must close the
-        returned object after the store.
+        store first, and then the returned object.
         """
 
     def use_as(self, instance_id: str) -> None:

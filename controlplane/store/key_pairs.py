@@ -49,7 +49,7 @@ class KeyPairs:
         return Standing.ENDED if self.is_proved else Standing.BEFORE_RENEWAL
 
     def renewal_wait_s(self, standing: Standing, signed_s: int) -> int:
-        """Return the seconds by which a renewal with this signed time is too soon, or 0 if it is not.
+        """Return the seconds by which a renewal with this signed time is too soon, or 0 if it may be made.
 
         Only times that the proxy itself signed are compared. So a copied renewal request is always too soon,
         no matter when and where it arrives.

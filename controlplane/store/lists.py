@@ -165,7 +165,10 @@ def _conditions(source: Source, query: ListQuery, dialect: Dialect) -> Iterable[
 
 
 def part_of(column: str) -> str:
-    """Return the condition that the column contains a text. The function `pattern` makes its parameter."""
+    """Return the condition that the column contains a text.
+
+    The function `pattern` makes the parameter of this condition from the text.
+    """
     return f"lower({column}) LIKE ? ESCAPE '!'"
 
 

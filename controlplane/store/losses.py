@@ -2,7 +2,7 @@
 
 A gap in the sequence numbers can open only above the highest received number. So an acknowledgement stores
 one sequence number, which covers every gap up to that number and no later gap. For faults that are only
-counted, the acknowledgement holds their count.
+counted, the acknowledgement stores the number of faults.
 """
 
 from __future__ import annotations

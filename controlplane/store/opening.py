@@ -1,4 +1,4 @@
-"""Opens a database connection in its own thread, and closes both if the caller is cancelled."""
+"""Opens a database connection in its own thread; ends connection and thread if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ T = TypeVar("T")
 async def open_in_thread(
     thread: ThreadPoolExecutor, opens: Callable[[], T], closes: Callable[[T], object]
 ) -> T:
-    """Call `opens` in the thread and return its result. The executor must have no other thread.
+    """Call `opens` in the thread, and return the result of the call.
+
+    The executor must have exactly one thread.
 
     If the caller is cancelled or `opens` fails, the connection is closed in its thread, and the thread ends.
     """

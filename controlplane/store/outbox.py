@@ -7,7 +7,7 @@ from controlplane.store.interface import GivenOut
 
 
 def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut | None:
-    """Save the range of events that an index shall write, and return it.
+    """Save the range of events that an index must write next, and return this range.
 
     If the index has not finished an earlier range, return the earlier range. Return None if the index is not
     at the beginning of the range any more, because another process wrote the range.
@@ -42,14 +42,14 @@ def finish(connection: Connection, index: str, given: GivenOut) -> None:
 def go_back(connection: Connection, index: str, position: int) -> None:
     """Move the cursor of an index back to the position, because the index lacks the later events.
 
-    The later events are given to the index again, in ranges with new tokens.
+    After that, the index receives the later events again, in ranges with new tokens.
     """
     connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (position, index))
     connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))
 
 
 def fix_range(connection: Connection, archive: str, after: int, upto: int) -> int:
-    """Save the end of the archive's range after the position, and return it.
+    """Save the end of the range that the archive writes after the position, and return this end.
 
     If the end of this range is saved already, return the saved end.
     """

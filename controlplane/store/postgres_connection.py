@@ -105,9 +105,11 @@ class PostgresConnection:
         self._cursors = 0
 
     def lock(self, numbers: Sequence[tuple[int, bool]]) -> None:
-        """Acquire the database locks in this order. For each lock, True means shared.
+        """Acquire the database locks in this order.
 
-        The statement that acquires the locks then reads the time.
+        Each lock has a boolean: True requests the lock in shared mode.
+
+        The SQL statement that acquires the locks then reads the time of the database.
         """
         taken = (f"pg_advisory_xact_lock{'_shared' if shared else ''}(?)" for _, shared in numbers)
         self._now = self._execute(
@@ -181,8 +183,8 @@ class PostgresConnection:
 def _close(cursor: psycopg.RawServerCursor[TupleRow]) -> None:
     """Close a cursor of the server, even if its connection was lost.
 
-    psycopg leaves the cursor open if `CLOSE` fails. On a lost connection, a second call only marks the cursor
-    as closed.
+    psycopg leaves the cursor open if `CLOSE` fails. If the connection is lost, the second call of `close`
+    only marks the cursor as closed.
     """
     try:
         cursor.close()

@@ -2,9 +2,9 @@
 
 Each write job is one transaction. A write job first acquires its locks. Each statement of a job reads the
 rows that are committed when the statement begins (READ COMMITTED). Another job that could change these rows
-waits for the lock that the first job has. So a job that reads before it writes is as exact as with a single
-writer. Jobs of one process that need the same lock wait without using a thread. So an organisation with many
-jobs leaves threads for the jobs of other organisations.
+waits for the lock that the first job has. So a job that reads rows before it writes is as correct as in a
+database with a single writer. Jobs of one process that need the same lock wait without using a thread. So an
+organisation with many jobs leaves threads for the jobs of other organisations.
 
 A job runs again only if none of its changes can have been committed. If the connection is lost during the
 commit, the caller gets a StoreError. The proxy then sends the batch again, and the batch id shows whether the
@@ -15,8 +15,9 @@ positions. Someone who reads events in the order of positions must not read past
 Every transaction that takes positions first acquires a shared lock for positions and holds the lock until its
 end. A reader first reads the value of the sequence, and then which transactions hold the shared lock. Each
 transaction that took a position up to the value of the sequence then holds the shared lock, or has ended.
-When all these transactions have ended, a new reader sees all events up to that value: the position is
-settled. Transactions without positions, and other databases of the server, delay no reader.
+When all these transactions have ended, the value of the sequence is a settled position: a new reader sees all
+events up to this position. A reader does not wait for transactions without positions, or for other databases
+of the server.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _set_up(raw: psycopg.Connection[TupleRow]) -> None:
 def bring_up_at(url: str, *, must_exist: bool = False) -> None:
     """Create or upgrade the tables of the store in the PostgreSQL database.
 
-    Raise StoreError if this fails, or if the tables must exist and the database has none.
+    Raise StoreError if the upgrade fails, or if the tables must exist and the database has no tables.
     """
     try:
         with connect(url) as raw:
@@ -179,7 +180,8 @@ class PostgresDatabase:
     async def open(cls, url: str, *, must_exist: bool = False) -> PostgresDatabase:
         """Connect to the PostgreSQL database, and create or upgrade the store's tables if needed.
 
-        Raise StoreError if this fails, or if the tables must exist and the database has none.
+        Raise StoreError if the connection or the upgrade fails, or if the tables must exist and the database
+        has no tables.
         """
         await asyncio.to_thread(bring_up_at, url, must_exist=must_exist)
         return cls(url)
@@ -223,9 +225,11 @@ class PostgresDatabase:
         return await self.write(job, locks)
 
     async def settled(self) -> int:
-        """Return the settled position, which one thread at a time reads.
+        """Return the settled position of events.
 
-        Callers that wait for a read in progress share the result of the next read.
+        Only one thread at a time reads this position from the database.
+
+        Callers that wait while another thread reads the position share the result of the next read.
         """
         begun = self._looks_begun
         async with self._look_turn:
@@ -288,7 +292,7 @@ def _as_store_error(address: str, error: psycopg.Error) -> StoreError:
 def reason(error: psycopg.Error) -> str:
     """Return the first line of a PostgreSQL error.
 
-    The PostgreSQL driver writes no password into that line.
+    The PostgreSQL driver writes no password into the first line of an error.
     """
     text = (error.diag.message_primary or str(error)).strip().partition("\n")[0]
     return text or type(error).__name__
@@ -339,7 +343,7 @@ def _end(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 class _Settling:
-    """The settled position of events, and the transactions on which the next settled position depends."""
+    """The settled position of audit events, and the open transactions that hold positions."""
 
     def __init__(self) -> None:
         self._position = 0
@@ -349,7 +353,7 @@ class _Settling:
     def position(self, raw: psycopg.Connection[TupleRow]) -> int:
         """Return the settled position of events.
 
-        Wait a moment for transactions that have taken positions, because they end soon.
+        Wait a moment for the transactions that have taken positions for events: such transactions end soon.
         """
         ends = time.monotonic() + _SETTLE_SECONDS
         wanted = self._look(raw)

@@ -93,11 +93,11 @@ class PostgresPeers:
             await self._until_something(session)
 
     async def _look(self, session: _Session) -> None:
-        """Try to become the leader, or check that this control plane still is.
+        """Try to become the leader, or check that this control plane is still the leader.
 
-        After that, announce the events that this control plane stored.
+        Then announce to other control planes the events that this control plane stored.
 
-        Announcements of other control planes arrive during the check.
+        Announcements from other control planes arrive while the database session is checked.
         """
         # The timer covers a server that does not respond, even while the driver waits for a cancelled query.
         lost = asyncio.get_running_loop().call_later(_LOST_SECONDS, self._lead, False)

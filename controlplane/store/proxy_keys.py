@@ -1,4 +1,4 @@
-"""Keys of proxies: the current keys, and the earlier keys while both are accepted."""
+"""Keys of proxies: the current keys, and the previous keys while the control plane still accepts them."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ def key_pairs(connection: Connection, proxy_id: str) -> KeyPairs | None:
 def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends_ms: int | None) -> None:
     """Make these keys the current keys of the proxy, which replace its previous keys.
 
-    The previous keys are accepted until `old_ends_ms`, or no longer if `old_ends_ms` is None. If the previous
-    keys were never used and older keys are still accepted, the older keys stay accepted instead. So a proxy
-    never has more than two pairs of keys.
+    The control plane accepts the previous keys until `old_ends_ms`. If `old_ends_ms` is None, the previous
+    keys are refused at once. If the previous keys were never used and older keys are still accepted, then the
+    older keys are accepted until `old_ends_ms` instead. So a proxy never has more than two pairs of keys.
     """
     if old_ends_ms is None:
         connection.run("DELETE FROM ending_keys WHERE proxy_id = ?", (proxy_id,))

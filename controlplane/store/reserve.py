@@ -1,8 +1,8 @@
 """Reserved space on the store's disk, so that operators can stop applications even if the disk is full.
 
 The reserve is a file of zeros next to the database. On a full disk, a write that must succeed first shortens
-the file of the reserve by a piece. The failed write is then repeated at once, before another process uses the
-freed space. When the disk has plenty of space again, the file of the reserve grows back to its full size.
+the file of the reserve by a piece. The failed write is then repeated at once, before another process can use
+the freed space. When the disk has plenty of space again, the file of the reserve grows back to its full size.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class SinkStore(Protocol):
         """Return the receipt time of the organisation's first events that a sink at `position` may lack.
 
         Only events count that come after `position` and were received before `before_ms`. Return None if
-        there are no such events.
+        there are no events that the sink may lack.
         """
 
     async def dead_letters(
@@ -79,7 +79,7 @@ class SinkStore(Protocol):
     ) -> list[DeadLetter]:
         """Return the dead letters of the sink after a position.
 
-        With `retried`, return those that wait to be sent again.
+        With `retried`, return only the dead letters that wait to be sent again.
         """
 
     async def retry_dead_letters(self, sink: str, positions: Collection[int] | None) -> int:

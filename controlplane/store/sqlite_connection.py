@@ -81,9 +81,10 @@ class SqliteConnection:
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:
-        """Read text that is not UTF-8 as another text, which matches no link of the audit chain.
+        """Decode text that is not UTF-8 with escapes. The resulting text matches no link of the audit chain.
 
-        Without this mode, SQLite would report an error, and a verification would not find the changed byte.
+        Otherwise SQLite would raise an error for such text, and a verification would not find the changed
+        byte.
         """
         self.raw.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
         try:

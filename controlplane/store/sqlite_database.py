@@ -3,10 +3,10 @@
 One connection writes groups of jobs, and two connections read, each in its own thread.
 
 A look-up by a key takes some microseconds. Changing to another thread and back takes ten times as long. So
-the event loop has its own connection for look-ups by keys. Single statements that are not look-ups by keys
-read through the library aiosqlite. If several statements must read one state of the database, they are a job,
-which is a function that runs in one thread. So the statements of a job need few changes of threads, and no
-other job runs between them.
+the event loop has its own connection for look-ups by keys. A single statement that is not a look-up by a key
+reads through the library aiosqlite. If several statements must read one state of the database, they are a
+job, which is a function that runs in one thread. So the statements of a job need few changes of threads, and
+no other job runs between them.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time commit
 together, because a commit costs one fsync and one change of threads. If a job of the group fails, only the
@@ -234,7 +234,7 @@ def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]
     """Return the outcome of each job: its result, or the exception because of which it was rolled back.
 
     In the first attempt, the jobs run without a savepoint for each job, which saves a tenth of the time. Few
-    jobs fail. If a job of the group fails, all jobs run again with a savepoint for each.
+    jobs fail. If a job of the group fails, all jobs run again, each with its own savepoint.
     """
     results = _attempt(connection, jobs, _run_bare)
     if len(jobs) > 1 and isinstance(results, Exception):
@@ -285,9 +285,9 @@ def _is_full(result: object) -> bool:
 def _make_private(path: Path) -> None:
     """Give the SQLite file a private mode, which SQLite also gives to its -wal and -shm files.
 
-    The mode is set before SQLite makes its -wal and -shm files. If the SQLite file exists, it is not opened
-    here. Closing the file would release this process's POSIX locks on it. Without the locks, another process
-    could delete the SQLite log that the connections write.
+    The mode is set before SQLite makes its -wal and -shm files. This function does not open a SQLite file
+    that exists already. Closing the SQLite file would release this process's POSIX locks on the file. Without
+    the locks, another process could delete the SQLite log that the connections write.
     """
     try:
         make_directory(path.parent)

@@ -203,7 +203,7 @@ def _write(
 
 
 def _set_sequences(source: sqlite3.Connection, target: _Target) -> None:
-    """Set the sequences of the database, so that new rows and events get numbers after the copied ones."""
+    """Set the sequences of the database, so that new rows and events get numbers after the copies."""
     ((last,),) = source.execute("SELECT position FROM last_position").fetchall()
     _fetch(target, "SELECT setval('positions', ?, ? > 0)", (max(last, 1), last))
     for table, column in _COUNTED:

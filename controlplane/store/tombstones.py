@@ -1,4 +1,4 @@
-"""Deletions of objects: a row leaves its table, and a tombstone keeps its name for the events about it."""
+"""Deletions of objects, and the tombstones that keep the names of deleted objects for audit events."""
 
 from __future__ import annotations
 

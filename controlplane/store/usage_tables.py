@@ -43,7 +43,7 @@ _COUNT_RULE: Final = (
 def count_uses(connection: Connection, batch: NewBatch) -> None:
     """Count the uses of applications and rules in the events of a batch.
 
-    An event that the store has from another batch counts again.
+    An event counts again if the store already has the event from another batch.
     """
     newest: dict[str, int] = {}
     for (app_id, _), use in batch.uses.apps.items():

@@ -314,7 +314,7 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
     "a manifest removed": (gone(1, MANIFEST_SUFFIX), "no links from 3 to 4"),
     "a range in the place of another": (
         copied(0, 1),
-        "the manifest belongs to a range that differs from its name",
+        "the range in the manifest differs from the range in the name of the manifest",
     ),
     "an event called absent": (
         both(with_events(1, lambda found: found[1:]), with_link(1, 0, absent=SIXTH)),
