@@ -136,7 +136,8 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
         if not address.is_loopback:
             _log.warning("Metrics.Listen: other hosts can read the metrics at %s without sign-in", address)
     async with running(settings, clock) as addresses:
-        _log.info("control plane %s, agent API listening on %s", __version__, ", ".join(addresses.agent_api))
+        listening = ", ".join(addresses.agent_api)
+        _log.info("control plane version %s, agent API listening on %s", __version__, listening)
         if addresses.console:
             _log.info("console and admin API on %s", ", ".join(addresses.console))
         _let_collector_rest()
