@@ -30,7 +30,7 @@ PATHS: Final = re.compile(r"/v1\.0/users(/[^/]+)?")
 
 @dataclass(slots=True)
 class Duties:
-    """Work of the aiohttp proxy in addition to forwarding. A JSON file defines this work."""
+    """Work of the aiohttp proxy in addition to forwarding. A JSON file defines the additional work."""
 
     upstream: str
     evaluate: bool

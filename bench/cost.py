@@ -24,7 +24,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Cost of one server in one round of the measurement."""
+    """Load and processor time of one server in one round of the measurement."""
 
     load: Load
     cpu: Mapping[str, CpuTime]  # keys are process names
@@ -55,7 +55,7 @@ class Peer:
 
 
 def measure(peers: Sequence[Peer], pace: Pace, check: Callable[[Server, Peer], None]) -> list[str]:
-    """Measure the cost of the peers, and store the samples in each peer.
+    """Measure the cost of the compared servers, and store the samples in each server's `Peer`.
 
     Return a sentence for each peer that is missing.
     """
@@ -85,7 +85,7 @@ def per_request(sample: Sample) -> float:
 def paired(ours: Peer, theirs: Peer, cost: Callable[[Sample], float] = per_request) -> list[float]:
     """Return the cost of `ours` divided by the cost of `theirs`, for each round.
 
-    A disturbance of the machine affects both peers in a round.
+    A disturbance of the machine affects both compared servers in a round.
     """
     pairs = zip(ours.samples, theirs.samples, strict=True)
     return [cost(one) / cost(other) for one, other in pairs]
@@ -137,7 +137,7 @@ def cost_table(
 
 
 def _split(peer: Peer) -> str:
-    """Return the share of each process in the cost of a server."""
+    """Return the share of each process in the processor time of a server."""
 
     def spent_by(name: str) -> float:
         return peer.median(lambda sample: sample.cpu[name].total / sample.load.requests)

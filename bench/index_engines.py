@@ -18,7 +18,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """Section [SearchIndex] for an engine, and the process of the engine if it is a server."""
+    """Settings section [SearchIndex] for a search engine, and the process of a server engine."""
 
     kind: str
     url: str = ""

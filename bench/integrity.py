@@ -1,4 +1,4 @@
-"""python -m bench.integrity: measure the cost of the audit chain, and the speed of its verification.
+"""python -m bench.integrity: measure the cost of the audit chain and the speed of chain verification.
 
 The cost is the processor time for the digests and the chain link of one batch of 500 events. The result also
 shows the cost of the audit chain as a share of the time to commit the batch. The verification is timed on a

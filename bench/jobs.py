@@ -1,4 +1,4 @@
-"""Jobs whose result is processor time per request, and their servers."""
+"""Benchmark jobs that measure processor time per request, and the servers that they compare."""
 
 from __future__ import annotations
 

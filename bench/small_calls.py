@@ -59,7 +59,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call that is repeated: the first line of its head, and its body."""
+    """Call that a load generator repeats: first line of the head, and body."""
 
     line: str
     body: Callable[[Sender], bytes]
@@ -146,7 +146,7 @@ class Connection:
     async def exchange(self, line: str, body: bytes, *, holds: bool = False) -> Response:
         """Send a call to the control plane and return its response.
 
-        `holds` means that the proxy has the rules of the newest response that contained rules.
+        `holds` means that the simulated proxy already has the newest rules.
         """
         sender, stamp = self.sender, str(int(time.time()))
         held = f"If-None-Match: {self.etag}\r\n" if holds else ""

@@ -61,7 +61,7 @@ class Seen:
 
 
 class QuietProxy:
-    """Simulated proxy: its next reports, and the time when each report is due."""
+    """Simulated proxy, with the reports to send next and the time when each report is due."""
 
     def __init__(self, sender: Sender, port: int, rate: float, seen: Seen) -> None:
         self._connection = Connection(sender)

@@ -1,4 +1,4 @@
-"""Measure an audit record: its write to memory that outlives the process, and its journal line."""
+"""Measure an audit record: the write to memory that outlives the process, and the journal line."""
 
 import os
 from pathlib import Path

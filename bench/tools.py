@@ -1,4 +1,4 @@
-"""Find the tools of measurement on this machine: cores, programs and their versions."""
+"""Find the cores, programs and program versions of this machine for a measurement."""
 
 from __future__ import annotations
 

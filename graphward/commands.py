@@ -1,4 +1,7 @@
-"""`graphward-proxy` and `graphward`: start the programs, unless another package has taken their names."""
+"""Commands `graphward-proxy` and `graphward`, which start the programs.
+
+They refuse if another distribution replaced a package.
+"""
 
 from __future__ import annotations
 

@@ -427,7 +427,7 @@ class Collector:
 def _by_organisation(cursor: Cursor, records: list[tuple[int, bytes]]) -> dict[str, list[Record]]:
     """Return the readable records, grouped by organisation.
 
-    Add the unreadable and the missing records to the cursor.
+    Count the unreadable and the missing records in the cursor.
     """
     found: dict[str, list[Record]] = {}
     for ordinal, payload in records:

@@ -1,4 +1,4 @@
-"""Client for signed calls to the control plane: one session, exact bytes, no redirects, bounded responses."""
+"""Client for signed calls to the control plane: one session, no redirects, and responses of limited size."""
 
 import time
 from collections import Counter

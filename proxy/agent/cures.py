@@ -28,7 +28,7 @@ _OF_REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A host in the settings: its address, and the settings that a remedy names."""
+    """A host in the settings: the address, and the names of settings to mention in a remedy."""
 
     hostname: str
     port: int
@@ -128,5 +128,5 @@ def of_control_plane(url: str, error: CallFailed) -> str:
 
 
 def joined(text: str, cure: str) -> str:
-    """Return a failure and its remedy, if it has one, as one log line."""
+    """Return one log line with a failure and, if known, the remedy."""
     return f"{text}; {cure}" if cure else text

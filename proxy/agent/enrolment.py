@@ -112,7 +112,7 @@ class Enrolment:
         self._state = self._restored()
 
     def present(self) -> Identity:
-        """Return the proxy's keys for the next call. Raise CallFailed if the proxy has no keys."""
+        """Return the keys that sign the proxy's next call. Raise CallFailed if the proxy has no keys."""
         keys = keys_of(self._state)
         if keys is None:
             raise CallFailed(f"this proxy is not enrolled: {self._why_not()}")
@@ -149,13 +149,13 @@ class Enrolment:
             self._changed.set()
 
     def close(self) -> None:
-        """Release the identity file for another process."""
+        """Release the lock of the identity file, so that another process can use the file."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     async def run(self) -> None:
-        """Enrol the proxy, then renew its keys whenever that is due, until the task is cancelled."""
+        """Enrol the proxy, then renew the proxy's keys whenever due, until the task is cancelled."""
         while True:
             await self.once()
             await sleep_until_set(self._changed, self._pause())
@@ -385,7 +385,7 @@ class Enrolment:
 
 
 def name_to_ask_for(host_name: str) -> str:
-    """Return a proxy name that the control plane allows, from the name of the machine, container or pod."""
+    """Derive a proxy name that the control plane allows from the name of the machine, container or pod."""
     name = _OTHER_CHARACTERS.sub("-", host_name)[:_LONGEST_NAME].strip("._-")
     return "proxy" if not name or _UUID.fullmatch(name) else name
 

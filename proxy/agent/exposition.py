@@ -77,7 +77,7 @@ COUNTER_TEXTS: Final = MappingProxyType(
 
 
 def end_of(certificate: Path | None) -> float | None:
-    """Return when the listener's own certificate expires: the first certificate of its chain.
+    """Return when the listener's own certificate expires, which is the first certificate of the chain.
 
     Workers report a certificate that can't be read.
     """

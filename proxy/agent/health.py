@@ -36,7 +36,7 @@ _UPSTREAM_WINDOW_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AuditStatus:
-    """State of the audit events on this host, read on the journal's thread."""
+    """State of the audit events on this host, which the journal's thread collects."""
 
     journal: JournalStatus
     backlog: int  # records still in the spool
@@ -210,10 +210,10 @@ class Health:
         return Check(status, f"{full} of {len(alive)} workers have no room for audit events")
 
     def _credential_checks(self) -> dict[str, Check]:
-        """Return the check of all identities together and, if there are several, the check of each identity.
+        """Return one health check of all identities and, if there are several, one of each identity.
 
-        The combined check of all identities fails if no application can be served. If some applications can
-        be served, the proxy is ready, and the applications of the failed identities get 503.
+        The health check of all identities fails if no application can be served. If only some identities
+        fail, the proxy is ready, and the applications of the failed identities get 503.
         """
         checks = {each.name: each.check() for each in self._credentials}
         if len(checks) == 1:
@@ -253,7 +253,7 @@ class Health:
     def _stops_check(self) -> Check:
         """Return the health check that reports the emergency stops of operators.
 
-        Stops are not faults of the proxy, but the check keeps them visible.
+        Emergency stops are not faults of the proxy, but the health check keeps them visible.
         """
         stops = self._sync.stops
         report = []

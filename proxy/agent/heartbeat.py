@@ -74,7 +74,10 @@ class HeartbeatSender:
         return await self._report.post(msgspec.json.encode(await self.message()))
 
     async def last(self, status: AuditStatus) -> None:
-        """Report, when the proxy stops, its undelivered events, or that it has delivered all events."""
+        """Send a last heartbeat when the proxy stops.
+
+        The heartbeat states the undelivered events, or that all events are delivered.
+        """
         message = self._message(status)
         if status.is_all_delivered:
             message = msgspec.structs.replace(message, ended=True)

@@ -188,10 +188,10 @@ class Issuers:
             held.is_asked_for.set()
 
     def check(self) -> Check | None:
-        """Return the check of all issuers; None if no credential names an issuer.
+        """Return the health check of all issuers; None if no credential names an issuer.
 
-        The check of the issuers fails if no application can authenticate. If only some applications can
-        authenticate, the check of the issuers is degraded.
+        The health check of the issuers fails if no application can authenticate. If only some applications
+        can authenticate, the health check of the issuers is degraded.
         """
         if not self._pinned:
             return None

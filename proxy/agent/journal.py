@@ -329,7 +329,7 @@ class Journal:
         )
 
     def _gaps(self) -> Iterator[Gap]:
-        """Yield the event gaps of this identity, as the control plane numbers its events."""
+        """Yield the gaps in the events of this identity, numbered as the control plane expects."""
         for gap in self.state.gaps:
             earlier = self._organisation(gap.org_id).earlier
             if gap.last > earlier:
@@ -580,7 +580,7 @@ class Journal:
     def _rebuild(self) -> None:
         """Rebuild a lost state of the journals.
 
-        All events in the journals count as unsent, and sequence numbers continue after them.
+        All events in the journals count as unsent, and the next sequence number follows the last event.
         """
         log.error(
             "the audit state is damaged or missing; "

@@ -108,7 +108,7 @@ async def _run(
 
 
 class _Agent:
-    """Wiring of the agent's parts. Each part of the agent runs in its own task."""
+    """Object that connects the parts of the agent. Each part of the agent runs in its own task."""
 
     def __init__(
         self,
@@ -328,7 +328,7 @@ class _Agent:
         stack.callback(channel.close)
 
     def tell_old_worker(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
-        """Send only rules and stops to an old worker.
+        """Send only rules and emergency stops to an old worker.
 
         An old worker's credentials are valid until they expire, and the worker sends its messages to another
         agent.
@@ -388,9 +388,9 @@ class _Agent:
         return Rules(generation, age if age is not None and math.isfinite(age) else None, stopped)
 
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
-        """Log names in the settings that the rules lack: once per change.
+        """Log each organisation or application that the settings name but the rules lack.
 
-        The names are of organisations and applications.
+        The names are logged once, and again if the list of names changes.
         """
         unknown = self._assignments.unknown(snapshot.orgs, snapshot.apps)
         if unknown != self._unknown:

@@ -77,7 +77,7 @@ def report_problem(response: Response) -> str | None:
 
 
 def description(response: Response) -> str:
-    """Describe the response and its sender in one line, for log and health."""
+    """Describe a response and its sender in one line, for the log and the health report."""
     report = response.described()
     if response.is_believed or (response.is_explained and response.status not in _ALWAYS_SIGNED):
         return f"control plane responded with {report}"

@@ -23,7 +23,7 @@ class Report:
         return self._trouble.text
 
     async def post(self, body: bytes) -> bool:
-        """Send one report; return True if the response proves that the control plane accepted the report."""
+        """Send one report; return True if the control plane provably accepted the report."""
         try:
             problem = report_problem(await self._control_plane.post(self._url, body))
         except CallFailed as failure:

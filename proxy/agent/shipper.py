@@ -160,7 +160,7 @@ class Shipper:
                 return
 
     async def _retry_in_time(self, delivery: _Delivery) -> bool:
-        """Wait for the next attempt during a stop, at least as long as the control plane requested.
+        """Wait for the next attempt while the proxy stops, at least as long as the control plane requested.
 
         Return False if the next attempt would be too late.
         """
@@ -308,8 +308,9 @@ class Shipper:
     ) -> float:
         """Send two halves of a batch that was too large.
 
-        A gateway may have a smaller limit, or a control plane that stops reading can't sign, so this response
-        needs no proof. Splitting a batch loses no event. Only a proven refusal quarantines a batch.
+        This response needs no proof: a gateway with a smaller limit may send it, or a control plane that
+        stopped reading and cannot sign. Splitting a batch loses no event. Only a proven refusal quarantines a
+        batch.
         """
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):

@@ -41,7 +41,7 @@ def is_sampled(record: Record) -> bool:
 
 
 def texts_cut(record: Record) -> Record:
-    """Return the record with its path and query shortened for a span."""
+    """Return a copy of the record with a shortened path and query, for a span."""
     if len(record.path) <= LONGEST_TEXT and len(record.query or "") <= LONGEST_TEXT:
         return record
     query = None if record.query is None else shortened(record.query, LONGEST_TEXT)
@@ -113,7 +113,7 @@ def _trace_id(own_id: str) -> str:
 
 
 def _span_id(own_id: str) -> str:
-    """Return the half of a request id that differs between requests of the same moment."""
+    """Return the half of a request id that distinguishes requests with the same time."""
     return _trace_id(own_id)[16:]
 
 

@@ -65,7 +65,7 @@ class OrganisationState(msgspec.Struct):
 
 
 class Cursor(msgspec.Struct):
-    """Position up to which a worker's spool stream has been collected."""
+    """Position in a worker's spool stream. The agent has collected all records before this position."""
 
     number: int
     offset: int  # 0 at the beginning of the segment
@@ -186,8 +186,8 @@ def _read_slot(content: bytes) -> tuple[int, bytes] | None:
 def _digest(form: int, head: bytes, body: bytes) -> bytes:
     """Return the checksum of a state.
 
-    From format 2 on, the checksum includes the format, so that no release reads the state of another
-    release's format.
+    From format 2 on, the checksum includes the format number. So no release reads a state that another
+    release wrote in another format.
     """
     tag = b"" if form == 1 else b"%d " % form
     return hashlib.sha256(tag + head + body).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""Sync of rules and applications: fetch, verify, store and announce them.
+"""Sync of rules and applications: fetch, verify and store the sync response, and announce the result.
 
 Until new rules are stored, the old rules stay active.
 """
@@ -156,7 +156,7 @@ class Sync:
 
     @property
     def stopped_beside(self) -> Stops:
-        """Stops that apply in addition to the snapshot's stops, because the snapshot could not be written."""
+        """Emergency stops that apply in addition to the snapshot's. The snapshot could not be written."""
         return self._stopped_beside
 
     @property
@@ -225,7 +225,7 @@ class Sync:
                 self._announce(self.snapshot, False)
 
     async def _stop(self, report: Stops) -> None:
-        """Apply stops in addition to the stops of the active rules.
+        """Apply emergency stops in addition to the emergency stops of the active rules.
 
         An emergency stop must take effect even if the rules are invalid or the disk is full. This method
         never lifts a stop.
@@ -314,8 +314,8 @@ class Sync:
     def _is_proved(self, held: Snapshot, response: Response) -> bool:
         """Return True if a signature proves the 304 response.
 
-        An earlier signed body stated that the control plane proves versions, so an intermediary can't remove
-        this statement.
+        An earlier signed response stated that the control plane signs the version of each 304. An
+        intermediary can't remove this statement.
         """
         if not response.is_signed:
             return False
@@ -374,7 +374,7 @@ class Sync:
         return _Fetched(snapshot, held is None or snapshot.generation != held.generation, problem)
 
     def _withdrawn(self, synced: SyncAnswer) -> Stops:
-        """Return the stops of a sync response, and the applications that the response disables.
+        """Return the emergency stops of a sync response, and the applications that the response disables.
 
         A full disk must not keep a disabled application running.
         """

@@ -59,7 +59,7 @@ class _Refused(Exception):
 
 
 class _PutOff(Exception):
-    """The trace collector can't take spans now."""
+    """Error because the trace collector can't accept spans now."""
 
     def __init__(self, text: str, wait: float | None = None) -> None:
         super().__init__(text)
@@ -67,9 +67,9 @@ class _PutOff(Exception):
 
 
 class TraceExporter:
-    """Exporter of spans with its queue.
+    """Exporter of trace spans, with a queue of spans.
 
-    `offer` is called on the journal's thread, the other methods on the event loop.
+    The journal's thread calls `offer`. The event loop calls all other methods.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class TraceExporter:
     def offer(self, records: Sequence[Record], id_prefix: int) -> None:
         """Queue the spans of sampled records.
 
-        Records that find no room are lost, because this method never waits.
+        If the queue has no room, records are lost, because this method never waits.
         """
         for record in records:
             if not is_sampled(record):

@@ -93,7 +93,7 @@ class HeldSecret:
         own_end: Callable[[VaultSecret], float] = lambda secret: math.inf,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`own_end` returns the end of the secret's content, such as the end of a certificate."""
+        """`own_end` returns the time when the secret's content expires, such as the end of a certificate."""
         self._vault = vault
         self._name = name
         self._interval = interval
@@ -142,7 +142,8 @@ class HeldSecret:
     async def _read_if_missing(self) -> None:
         """Read the secret from the vault if this process does not have it.
 
-        A caller that waited for another caller's attempt to read uses the result of that attempt.
+        If two callers read at the same time, the second caller waits, and uses the result of the first
+        attempt.
         """
         before = self._outcomes
         if not self._usable():

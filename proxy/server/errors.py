@@ -116,7 +116,7 @@ def filter_failed(why: str) -> Refusal:
 
 
 def item_not_found(reason: str) -> Refusal:
-    """Refuse a request for an object that the filter does not keep, without revealing that it exists.
+    """Refuse a request for an object that the filter hides, without revealing that the object exists.
 
     `reason` is the audit reason of the decision that applied the filter.
     """

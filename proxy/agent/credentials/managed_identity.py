@@ -1,6 +1,7 @@
 """Providers that use this machine's managed identity.
 
-One provider returns the identity's own token, the other a token of an application that trusts the identity.
+One provider returns the managed identity's own token. The other provider returns a token of an application
+that trusts the managed identity.
 """
 
 import aiohttp

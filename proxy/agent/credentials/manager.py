@@ -1,7 +1,7 @@
 """Keep a valid upstream token of one identity for all workers.
 
-The manager replaces a token ahead of its end, fetches one token at a time, and never hands out an expired
-token.
+The manager replaces a token before the token expires, fetches one token at a time, and never hands out an
+expired token.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class CredentialManager:
         )
 
     def rejected(self, generation: int) -> None:
-        """Process a worker's report that the upstream refused the token of this generation."""
+        """Process a worker's report that the upstream refused the token with the number `generation`."""
         now = time.monotonic()
         if generation != self._generation or now - self._rejected_at < self._rejection_pause:
             return
@@ -130,7 +130,7 @@ class CredentialManager:
         self._announce(self.current())
 
     def _ended_early(self) -> bool:
-        """Return True if the token expired early: the clock was set forward, or the machine slept."""
+        """Return True if the token expired early, because the clock was set forward or the machine slept."""
         return self._token is not None and not self._failures and self._seconds_left() <= 0
 
     async def _refresh(self, *, refused: bool) -> None:

@@ -1,4 +1,7 @@
-"""Pure check of an identity provider's token response: the reason why it has no usable token."""
+"""Pure check of a token response: find the reason why the response has no usable token.
+
+The response comes from an identity provider.
+"""
 
 import re
 from typing import Final

@@ -100,7 +100,7 @@ def _thumbprints(header: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _use_id(issuer: str, jwt_id: str | None, signed: bytes) -> bytes:
-    """Return a digest that identifies the assertion, without its signature.
+    """Return a digest that identifies the assertion and does not depend on the signature.
 
     An elliptic curve signature has two valid forms, so the signature cannot identify the assertion.
     """
@@ -152,7 +152,7 @@ def _decoded(part: str) -> bytes:
 
 
 def _optional(members: dict[str, Any], name: str) -> str | None:
-    """Return the member `name` of a JSON object, which must be a string.
+    """Return the member `name` of a JSON object. The member must be a string.
 
     Return None if the JSON object does not have the member.
     """

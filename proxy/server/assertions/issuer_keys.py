@@ -31,7 +31,7 @@ class IssuerKeys:
         self._asked: dict[str, float] = {}  # monotonic time of the last request, by issuer
 
     def take(self, issuer: str, keys: str, good_until: float) -> None:
-        """Replace the keys of an issuer with those of a JWKS.
+        """Replace the keys of an issuer with the keys in a JWKS.
 
         The earlier keys of the issuer are no longer valid.
         """

@@ -21,7 +21,7 @@ _OWN_PATH: Final = re.compile(
 
 
 class Reuse(enum.Enum):
-    """Rule for repeated uses of one assertion."""
+    """Rule that limits how often one assertion may be used."""
 
     ONCE = "once"
     # repeatable from that address for a while: MSAL keeps an assertion for nine minutes
@@ -31,7 +31,7 @@ class Reuse(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """Facts of this proxy that each client assertion must match."""
+    """Values of this proxy that each client assertion must match, such as the audience."""
 
     public_base: str  # `Proxy.PublicBaseUrl`; if empty, the proxy cannot check its own audience
     clock_skew: float

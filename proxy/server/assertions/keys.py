@@ -81,7 +81,10 @@ def _signed(key: Jwk, assertion: Assertion) -> bool:
 
 
 def _public_key(key: Jwk) -> RSAPublicKey | EllipticCurvePublicKey | None:
-    """Return the public key of a JWK. Return None if the key is weak, or if it would make each check slow."""
+    """Return the public key of a JWK.
+
+    Return None if the key is weak, or so large that each check would be slow.
+    """
     if key.get("kty") == "EC":
         curve = ECAlgorithm.from_jwk(dict(key))
         return curve if isinstance(curve, EllipticCurvePublicKey) else None

@@ -1,7 +1,8 @@
 """Remember used assertions on disk, for all workers of the proxy, so that no assertion is accepted twice.
 
-Each application has its own file, so one application cannot fill the store of another. Applications that pin
-the same token of an issuer share a file, so only one of these applications can use the token.
+Each application has its own file, so one application cannot fill the store of another. Applications whose
+credentials accept the same token of an issuer share a file, so only one of these applications can use the
+token.
 
 Each file of used assertions is a sequence of records of equal size. A kernel lock lets only one thread of one
 process read and append at a time. Written records survive a killed process. If the machine itself fails,
@@ -122,7 +123,7 @@ def _open(path: Path) -> int:
 def _lock(file: int, seconds: float) -> None:
     """Lock the file of used assertions within LOCK_SECONDS.
 
-    Raise OSError if another process keeps the lock.
+    Raise OSError if another process holds the lock.
     """
     end = time.monotonic() + seconds
     while True:

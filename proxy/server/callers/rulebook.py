@@ -48,7 +48,7 @@ class Caller:
         return (*self.secret_hashes, *(each for each in ended if each not in self.secret_hashes))
 
     def secret_with(self, secret_hash: str) -> Secret | None:
-        """Return the secret of the application with this hash.
+        """Return the secret of the application that has this hash.
 
         Return None if the control plane is an older version that sends only hashes.
         """

@@ -168,7 +168,7 @@ class TokenKeeper:
     def lifetime(self, caller: Caller, now: float, credential: Credential | None) -> int:
         """Return the lifetime in seconds of a token that is issued at `now`.
 
-        The token ends with its credential at the latest.
+        The token expires no later than the credential that authenticated the client.
         """
         issued = int(now)
         ends = [issued + self._settings.lifetime_seconds]

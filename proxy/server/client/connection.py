@@ -1,7 +1,7 @@
 """The client side of HTTP/1.1: exchanges one at a time, keep-alive, pipelining and deadlines.
 
-Pipelined requests wait as bytes until the exchange before them has ended. So responses keep the order of
-their requests, and a request after a malformed request is never parsed.
+Pipelined requests wait as bytes until the exchange before them has ended. So responses have the order of the
+requests, and a request after a malformed request is never parsed.
 
 After the refusal of a request whose body was not read, the connection reads and discards the rest of the
 body, within limits. So the rest of the body cannot be parsed as a request (RFC 9112 §9.3, §9.6).
@@ -413,7 +413,7 @@ class ClientConnection(OpenConnection):
     def wait_until(self, deadline: float) -> None:
         """Call the handler's `waited_too_long` at `deadline`, in monotonic seconds.
 
-        While the client reads its response slowly, the deadline for reading it comes first.
+        While the client reads its response slowly, the deadline for reading the response comes first.
         """
         self._pace.wait_until(deadline)
 
@@ -439,7 +439,7 @@ class ClientConnection(OpenConnection):
             self.transport.writelines((before, chunk, behind))
 
     def write_continue(self) -> None:
-        """Send 100 (Continue) to a client that waits for it (RFC 9110 §10.1.1)."""
+        """Send 100 (Continue) to a client that waits for 100 (Continue) (RFC 9110 §10.1.1)."""
         self.send_queued()
         self.transport.write(responses.CONTINUE)
         self.body_continued()
@@ -451,8 +451,8 @@ class ClientConnection(OpenConnection):
     def persists(self) -> bool:
         """Return True if the connection can carry another request after the current response.
 
-        The response head announces this decision, so the decision stays true even if the body fails later
-        (RFC 9112 §9.6).
+        The response head announces the result to the client, so the result stays true even if the body fails
+        later (RFC 9112 §9.6).
         """
         if self._keep_alive is _PERSIST and not self._may_persist():
             self._keep_alive = _LAST
@@ -599,7 +599,7 @@ class ClientConnection(OpenConnection):
             exchange.client_left()
 
     def record_unfinished(self) -> None:
-        """Write the records of the current exchange, because the worker ends now."""
+        """Write the audit records of the current exchange, because the worker ends now."""
         if self._exchange is not None:
             self._exchange.client_left()
 

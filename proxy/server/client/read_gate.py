@@ -14,10 +14,10 @@ _NAMES: Final = ((HANDLER, "handler"), (PIPELINE_FULL, "pipeline full"), (YIELD,
 
 
 class ReadGate:
-    """Gate that pauses reading on one transport. The gate is open while no reason to stop reading applies.
+    """Gate that pauses reading on one transport. Reading continues while no reason to pause applies.
 
-    The first reason to stop pauses the transport, and the end of the last reason resumes it. A reason that is
-    given twice counts once.
+    The first reason pauses the transport, and the end of the last reason resumes the transport. A reason to
+    pause that is given twice counts once.
     """
 
     __slots__ = ("_reasons", "_transport")
@@ -31,7 +31,7 @@ class ReadGate:
         return f"<ReadGate {', '.join(held) or 'open'}>"
 
     def shut(self, reason: int) -> None:
-        """Stop reading for `reason`, one of the constants of this module."""
+        """Pause reading for `reason`, which is one of the constants of this module."""
         if not self._reasons:
             self._transport.pause_reading()
         self._reasons |= reason
@@ -47,5 +47,5 @@ class ReadGate:
             self._transport.resume_reading()
 
     def is_shut_by(self, reason: int) -> bool:
-        """Return True if reading is stopped for `reason`."""
+        """Return True if reading is paused for `reason`."""
         return self._reasons & reason != 0

@@ -113,8 +113,8 @@ def _begins_stored_block(data: bytes) -> bool:
 class _Brotli:
     """Decoder of Brotli (RFC 7932).
 
-    The brotli library rejects bytes after the end of the data. The library may exceed the output limit by one
-    block.
+    The brotli library rejects bytes after the end of the data. The decompression library may exceed the
+    output limit by one block.
     """
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ JSON.
 An address is recognised in every spelling that leads to the same host. The spellings of an address differ in
 letter case, escapes, percent-encoding, a dot at the end, the scheme or a default port.
 
-In valid JSON, a quote followed by a colon ends a name. So the end of a link's name, the colon and the start
-of the link are recognised as one sequence. Text within a string cannot imitate this sequence.
+In valid JSON, a quote followed by a colon ends a member name. So the end of a link's name, the colon and the
+start of the link are recognised as one sequence. Text within a string cannot imitate this sequence.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _split_base(base: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _spelled_base(scheme: bytes, authority: bytes, path: bytes) -> bytes:
-    """Return a pattern for a base address in a JSON string, in every spelling that leads to the same host."""
+    """Return a pattern that matches a base address in a JSON string, in every spelling of the same host."""
     either = _spelled(b"http") + b"(?:" + _spelled(b"s") + b")?" + _spelled(b"://")
     return either + _spelled_authority(authority) + _spelled(path, fold=False)
 

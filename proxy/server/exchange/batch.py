@@ -48,7 +48,7 @@ def version_of(target: Target) -> str:
 
     Raise Refusal if another server could read another API version in this target.
 
-    Without the refusal, the proxy would apply the rules for other resources than the sub-requests reach.
+    Without this refusal, the proxy could evaluate other resources than those that the sub-requests reach.
     """
     names = {name.folded for reading in target.readings for name in reading.names}
     first, *others = names
@@ -160,7 +160,7 @@ class Batch:
         return self._merged(body, finished)
 
     def stop(self) -> None:
-        """Note that an operator's stop, and not a rule, blocks the sub-requests that the rules allowed."""
+        """Note that an emergency stop, and not a rule, blocks the sub-requests that the rules allowed."""
         for each in self._parts:
             if each.pending.upstream_status is not None or not each.pending.status:
                 each.pending.block_without_rule()
@@ -299,9 +299,9 @@ class Batch:
     # Responses to sub-requests
 
     def _evaluated_response(self, evaluated: _Part, response: BatchResponse) -> bytes:
-        """Evaluate and return the response to one sub-request.
+        """Evaluate the response to one sub-request, and return the response.
 
-        The response keeps its bytes if nothing in it changes.
+        A response in which nothing changes keeps its original bytes.
         """
         pending = evaluated.pending
         pending.upstream_status = response.status
@@ -407,7 +407,7 @@ def _says_of_every_part(status: int | None) -> bool:
 
 
 def _trace_in(headers: Iterable[tuple[str, str]]) -> str | None:
-    """Return trace, span and flags of the `traceparent` of a sub-request, if it has exactly one."""
+    """Return trace, span and flags of a sub-request's `traceparent`, if the sub-request has exactly one."""
     values = [value for name, value in headers if name.lower() == "traceparent"]
     return trace_of(values[0].encode("utf-8", "replace")) if len(values) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Process a response whose body is read in transit: buffer it for rules, or rewrite its links.
+"""Process a response whose body is read in transit: buffer the body for rules, or rewrite the links.
 
 Rules and filters need the complete body of a response. Links do not. A short response is buffered, so that it
 keeps its bytes if no link in it changes. A response that is too long for the buffer is rewritten piece by

@@ -1,8 +1,8 @@
 """Lifecycle of one pass-through request. Only `_end` ends an exchange and writes its audit event.
 
 The steps of an exchange are: authenticate, canonicalise, decide, attach_credential, forward, wait for the
-upstream, filter the response (`response.py`), record, respond (both in `_end`). `Phase` names what a request
-waits for.
+upstream, filter the response (`response.py`), record, respond (both in `_end`). `Phase` shows the step for
+which a request waits.
 
 The audit event of an exchange is in the spool before the last byte of the response is sent, no matter how the
 exchange ends.
@@ -58,7 +58,7 @@ class Phase(Enum):
 
 
 class Ending(Enum):
-    """Kind of output that ends an exchange."""
+    """Kind of the last output of an exchange."""
 
     WHOLE = "whole"  # head and body of a response, together
     LAST_BYTES = "last bytes"  # the end of a response that has begun

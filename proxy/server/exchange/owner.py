@@ -58,7 +58,7 @@ class ResponseSink(RequestHandler):
         return self.rewriter().header(location) if self.context.rewrite_links else location
 
     def reserve_buffer(self, size: int) -> bool:
-        """Reserve `size` more bytes of the buffer budget, if it has room.
+        """Reserve `size` more bytes of the buffer budget, if the budget has room.
 
         Return True if the bytes were reserved in the budget.
         """

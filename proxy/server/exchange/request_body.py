@@ -1,4 +1,4 @@
-"""Buffer the body of a request: pass it on, keep it for a repetition, or collect it for rules.
+"""Buffer of a request body that is passed on, kept for a repetition, or collected for rules.
 
 The module `request_body` does no input or output. The exchange chooses the `BodyMode` of a request body.
 """
@@ -57,7 +57,7 @@ class RequestBody:
 
     @property
     def kept(self) -> bool:
-        """True if every piece of the body is kept after it is sent."""
+        """True if the proxy keeps every piece of the body after sending the piece."""
         return self.mode is not _STREAM
 
     @property
@@ -106,7 +106,7 @@ class RequestBody:
         self._pieces.append(piece)
 
     def take_for_upstream(self) -> bytes:
-        """Return the available body pieces, framed for the upstream, and release those that are not kept."""
+        """Return the available body pieces, framed for the upstream. Release the pieces that are not kept."""
         body = b"".join(self._pieces)
         if self.mode is _STREAM:
             self._pieces = []

@@ -120,7 +120,7 @@ class _Callbacks:
 
 
 class FieldLines:
-    """Parser of header field lines, which it receives without their line ends."""
+    """Parser of header field lines whose line ends are already removed."""
 
     __slots__ = ("_kinds", "_known")
 
@@ -229,7 +229,7 @@ _SPACE: Final = 0x20
 
 
 class VaryingLines:
-    """Find the values of the fields `names`, which differ between the heads of one sender.
+    """Find the values of the fields `names`, because these values differ between the heads of one sender.
 
     A line matches if it spells a name exactly as `names` does, and if its value is empty or begins with a
     visible character. The value of each matching line is cut out of the head. So two heads with the same
@@ -264,7 +264,7 @@ class Layout:
         self.spelling = b"".join([piece for _, _, piece in self._around])
 
     def values(self, head: bytes) -> list[bytes]:
-        """Return the values of the head that this layout was made from."""
+        """Return the varying values of the head from which this layout was made."""
         return [head[start:end] for start, end in self._spans]
 
     def values_if_same(self, head: bytes) -> list[bytes] | None:

@@ -54,9 +54,9 @@ def id_fields(request_id: str, client_request_id: str | None) -> bytes:
 
 
 def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> dict[str, str]:
-    """Return members of a token endpoint error, named as Entra names them.
+    """Return members of a token endpoint error, under the names that Entra uses.
 
-    Identity libraries print these members of the error.
+    Identity libraries of applications print these members of the error.
     """
     return {
         "timestamp": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
@@ -127,7 +127,7 @@ def _message(refusal: Refusal, contact: str) -> str:
 
 
 def claims_challenge(now: float) -> bytes:
-    """Return the challenge that makes Graph SDKs drop an invalid token and request a new one."""
+    """Return the challenge that makes Graph SDKs drop an invalid token and request a new token."""
     claims = b'{"access_token":{"nbf":{"essential":true,"value":"%d"}}}' % int(now)
     return b'WWW-Authenticate: Bearer realm="", error="insufficient_claims", claims="%b"\r\n' % (
         base64.b64encode(claims)

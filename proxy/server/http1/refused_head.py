@@ -1,4 +1,4 @@
-"""Parse a refused head to find the application that sent it, its method and its target.
+"""Parse a refused request head, to find the sending application, the method and the target.
 
 A head with one fault is refused as a whole, but its Authorization field can still identify the application.
 The audit event of the refusal then names the application that sent the head. The facts that this module

@@ -4,8 +4,8 @@ httptools checks each field (`field_lines`) and the method. This module checks t
 unambiguous request line, one valid Host, one way to delimit the body, and the fields that belong only to this
 connection (RFC 9110 §7.6.1). The module `request_head` does no input or output.
 
-An application sends the same fields with every request, except `client-request-id`. So the meaning of all
-fields but `client-request-id` is computed once per spelling, and remembered. The gain: `bench/test_head.py`.
+An application sends the same fields with every request, except `client-request-id`. So the proxy parses all
+fields except `client-request-id` once per spelling, and remembers the result. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 httptools checks each field (`field_lines`). This module checks the status line and conflicts between fields.
 The module `response_head` does no input or output.
 
-Except for a few values, a service sends the same response heads again and again. So the meaning of a head is
-computed once per spelling of its unchanging parts, and remembered. The gain: `bench/test_head.py`.
+Except for a few values, a service sends the same response heads again and again. So the proxy parses a head
+once per spelling of its unchanging parts, and remembers the result. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations

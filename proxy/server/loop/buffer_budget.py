@@ -27,7 +27,7 @@ class BufferBudget:
         self._slow: dict[object, tuple[int, Callable[[], None]]] = {}  # slow readers, the longest slow first
 
     def reserve(self, size: int) -> bool:
-        """Reserve `size` more bytes of the buffer budget, if it has room.
+        """Reserve `size` more bytes of the buffer budget, if the budget has room.
 
         Return True if the bytes were reserved in the budget.
         """
@@ -42,7 +42,7 @@ class BufferBudget:
     def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
         """Count `size` unsent bytes of the slow client `reader`.
 
-        Return the number of readers that this call aborted.
+        Return the number of slow clients that this call disconnected.
         """
         self.forget(reader)
         self._slow[reader] = (size, cut)

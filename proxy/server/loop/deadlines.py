@@ -1,4 +1,4 @@
-"""Check the deadlines of all connections in one sweep, instead of with a timer per request.
+"""Check the deadlines of all connections in one regular sweep, without a timer per request.
 
 A connection writes the monotonic time of its next deadline into an attribute, which costs nothing. The sweep
 checks every connection once a second, and a part of the connections at each tick. So ten thousand connections

@@ -1,14 +1,14 @@
 """Process all input of one loop iteration together when it ends, and send all its output together.
 
-If each piece of input were processed when it is read, the processor would alternate between system calls and
-proxy code. The code and data of system calls evict those of the proxy from the processor's caches. The
-processing of responses and of requests would also alternate, although the two share little code.
+If each piece of input were processed at once, the processor would alternate between system calls and proxy
+code. The code and data of system calls evict those of the proxy from the processor's caches. The processing
+of responses and of requests would also alternate, although the two share little code.
 
 If each piece of output were sent at once, each piece would wake its receiver separately. After each piece,
 the receiver would sleep until the next piece arrives. Batched input and batched output each save a tenth of a
 request's processor time under load, and a fifth with TLS (`./dev bench J2 TLS`).
 
-Responses are processed before requests, so that the connections they free are available for later requests.
+Responses are processed before requests, because a complete response frees a connection for a later request.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class PendingEvent:
 
     @property
     def record_bytes(self) -> int:
-        """Approximate size of the record of this event in bytes.
+        """Approximate size in bytes of the record of this event.
 
         The size depends mostly on the texts of the application.
         """

@@ -52,7 +52,7 @@ class Access(Enum):
 class TokenRequest:
     """A request for a token, until its response is sent.
 
-    Each kind of client proof ends the request with a method of this class.
+    The code for each kind of client proof ends the request by a method of this class.
     """
 
     __slots__ = ("client_id", "connection", "context", "finished", "head", "pending")
@@ -90,7 +90,7 @@ class TokenRequest:
         context.failures_of_address.add(network_of(self.pending.client_ip), context.deadlines.now)
 
     def take_slot(self) -> bool:
-        """Take a slot for work off the event loop.
+        """Take a slot for work that runs off the event loop.
 
         If no slot is free, refuse the request and return False.
         """

@@ -74,7 +74,7 @@ class UpstreamLost(Exception):
 
 
 class UpstreamUser:
-    """Interface of a request that needs the upstream, for the pool and its connections."""
+    """Interface that a request offers to the pool and the upstream connections."""
 
     __slots__ = ("repeatable", "to_head_request")
 
@@ -214,8 +214,8 @@ class UpstreamConnection(BatchedConnection):
         """True if the connection is open and no unread bytes have arrived.
 
         The pool checks `is_quiet` before each use of the connection. Unread bytes, or a close by the
-        upstream, belong to no request. If unread bytes were taken for the next response, every later response
-        would be assigned to the wrong request.
+        upstream, belong to no request. If the proxy took unread bytes for the next response, it would assign
+        every later response to the wrong request.
         """
         return self._link is not _CLOSED and not self.transport.is_closing() and not self._unread.poll(0)
 

@@ -80,7 +80,7 @@ class UpstreamCredential:
         return recent and generation == self.generation != self._asked_for
 
     def rejected(self, generation: int, now: float) -> None:
-        """Request a replacement, because the upstream refused the token of `generation`.
+        """Request a new token, because the upstream refused the token of `generation`.
 
         The new upstream token resumes the waiting requests.
         """
@@ -112,11 +112,11 @@ class UpstreamCredentials:
         return self._by_name[self._assignments.identity_of(org_id, client_id)]
 
     def able(self, used: Iterable[UpstreamCredential], now: float) -> bool:
-        """Return True if at least one of the credentials `used` is valid."""
+        """Return True if at least one credential in `used` is valid."""
         return any(each.valid(now) for each in self._relevant(used))
 
     def settled(self, used: Iterable[UpstreamCredential], now: float) -> bool:
-        """Return True if `able` is true, and each credential has a token or a report that it has none."""
+        """Return True if `able` is true, and no credential still waits for the agent's first report."""
         return self.able(used, now) and all(each.valid(now) or each.report for each in self._relevant(used))
 
     def why_unsettled(self, now: float) -> str:

@@ -104,7 +104,7 @@ class UpstreamPool(ConnectionOwner):
             self._waiting.remove(user)
 
     def release(self, upstream: UpstreamConnection) -> None:
-        """Give a reusable or new connection to a waiting user, or keep it idle for a later user."""
+        """Give a reusable or new connection to a waiting user, or keep an idle connection for later."""
         if self._closing or (self._waiting and upstream.used and not upstream.is_quiet):
             upstream.transport.abort()
         elif self._waiting:
