@@ -279,9 +279,9 @@ def _imports(module: Module, name: str) -> bool:
 
 
 def functions_that_hold_each_other(program: Program) -> Iterator[str]:
-    """Yield functions in functions that name themselves or each other, which makes a cycle of references.
+    """Yield nested functions that refer to themselves or to each other, which makes a reference cycle.
 
-    Only Python's collector frees the cycle, and workers exclude their compiled rules from the collector.
+    Only Python's garbage collector frees the cycle, and workers exempt their compiled rules from collection.
     """
     for module in program.compiled_modules():
         for outer in module.functions():

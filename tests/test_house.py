@@ -238,7 +238,7 @@ def test_a_pure_package_imports_only_pure_parts_of_ours() -> None:
 
 
 def test_workers_import_nothing_heavy() -> None:
-    """Workers import none of the listed modules, either directly or through other modules."""
+    """Workers import no module of NOT_IN_WORKERS, either directly or through other modules."""
     reached, waiting = (
         set(),
         [each for each in MODULES if _within(each, "proxy.server") or _within(each, "proxy.worker")],

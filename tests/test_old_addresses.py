@@ -28,7 +28,7 @@ def pages() -> list[str]:
 
 
 def lost(page: str) -> set[str]:
-    """Return the old headings of a page that are neither headings nor anchors of it today."""
+    """Return the old headings of a page that are neither headings nor anchors of the page today."""
     old = {heading for name, _, heading in (address.partition("#") for address in ADDRESSES) if name == page}
     return old - anchors(DOCS / page)
 

@@ -1,4 +1,4 @@
-"""Check the store (integrity, release, disk space) and the master key that opens its secrets."""
+"""Check the store (integrity, release, disk space) and the master key that decrypts the store's secrets."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _backup(path: Path) -> Finding:
 
 
 def master_key(settings: Settings) -> list[Finding]:
-    """Check that the master key opens the text that was sealed at the first start.
+    """Check that the master key decrypts the text that the first start encrypted.
 
     The check of the master key never creates a master key.
     """

@@ -37,7 +37,7 @@ class ThingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A schema element: a type, member or operation. The reference of rules calls these elements things.
+    """A schema element: a type, member or operation. The rules reference calls schema elements things.
 
     `type` is the type itself, the owner of the member, or the type that the operation binds to (-1: none).
     `word` is the element's name in a rule, such as `message`, `group.members`, `driveItem.content` or
@@ -66,7 +66,7 @@ class NamedThing:
 
 
 def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
-    """Return the schema element that a pattern names, or None if the schema has none at this path."""
+    """Return the schema element that a pattern names, or None if the schema has no such element."""
     words = [word if word is not None else SAMPLE_ID for word in pattern.segments]
     for at in range(min(len(words), _LONGEST_PREFIX)):
         steps = reaches(graph.model, words[at:])

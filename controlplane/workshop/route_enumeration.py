@@ -301,7 +301,7 @@ def _written(
 def _body_routes(
     kind: RouteKind, prefix: tuple[str, ...], path: Path, note: str, body: object
 ) -> Iterator[Route]:
-    """Yield the routes that write an object with `body`: PATCH to the object, and POST to its collection."""
+    """Yield the routes that write an object: PATCH to the object and POST to its collection, with `body`."""
     text = json.dumps(body)
     item = path.item()
     yield Route(kind, f"PATCH {_template(item)} with {note}", (_example("PATCH", prefix, item, text),))

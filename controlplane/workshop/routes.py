@@ -116,7 +116,7 @@ def routes_of(
 
 
 def first_of_each_kind(routes: tuple[OpenRoute, ...]) -> tuple[OpenRoute, ...]:
-    """Return the routes ordered so that the first ones are of different kinds."""
+    """Return the routes ordered so that the first routes are of different kinds."""
     firsts = {each.kind: each for each in reversed(routes)}
     leading = [each for each in routes if firsts[each.kind] is each]
     return (*leading, *(each for each in routes if firsts[each.kind] is not each))

@@ -52,7 +52,7 @@ class Path:
     navigations: int = 0
 
     def item(self) -> tuple[str, ...]:
-        """Return the path segments of the address, with an object id at the end of a collection."""
+        """Return the segments of the address, with an object id at the end if the address is a collection."""
         return (*self.segments, KEY) if self.many else self.segments
 
     def owner(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class Options:
 
 @dataclass(slots=True)
 class Evidence:
-    """The recorded requests whose paths have the same shape, by methods that get the same rule."""
+    """The recorded requests whose paths have the same shape, grouped by methods that get the same rule."""
 
     first: datetime | None = None  # None until a time is known
     last: datetime | None = None
@@ -528,8 +528,8 @@ def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
     """Return one rule for the paths of a resource that get the same rule.
 
     If the order matters, a rule with a fixed segment comes before a rule with a parameter at that position. A
-    rule for paths below a path comes before the rule for the path itself. The filter of that second rule
-    would block the paths below it.
+    rule for paths below a path comes before the rule for the path itself. Otherwise the filter of a path's
+    rule would block the paths below that path.
     """
 
     def place(path: SuggestedPath) -> tuple[object, ...]:

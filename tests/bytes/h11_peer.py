@@ -29,7 +29,7 @@ class ReadRequest:
 
 
 def readings(data: bytes) -> list[ReadRequest]:
-    """Return the complete requests that h11 parses from a client's bytes, up to the first that it refuses."""
+    """Return the complete requests that h11 parses from a client's bytes, until h11 refuses a request."""
     found: list[ReadRequest] = []
     while True:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)

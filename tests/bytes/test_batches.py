@@ -48,7 +48,7 @@ async def parts_of_batch(peer: UpstreamPeer) -> list[dict[str, Any]]:
 
 
 def upstream_batches(of_parts: dict[str, dict[str, Any]], seen: list[Any]) -> Script:
-    """Start an upstream that responds to the sub-requests in reverse order, as the real one may."""
+    """Start an upstream that responds to the sub-requests in reverse order, as the real upstream may."""
 
     async def script(peer: UpstreamPeer) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Tests of clients that are slow, leave, or send out of order: events are right, others unaffected."""
+"""Tests of slow, vanishing and disorderly clients: audit events are correct, other clients unaffected."""
 
 from __future__ import annotations
 

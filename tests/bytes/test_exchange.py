@@ -1165,7 +1165,7 @@ async def test_a_method_override_is_refused(tmp_path: Path, name: bytes) -> None
 
 @pytest.mark.parametrize("target", ["/v1.0/users/$query", "/v1.0/users/ada/messages/%24Query"])
 async def test_a_query_in_a_body_is_refused(tmp_path: Path, target: str) -> None:
-    """A body with a query makes the POST a GET (OData 4.01, Passing Query Options in the Request Body)."""
+    """A POST with its query in the body is a GET (OData 4.01, Passing Query Options in the Request Body)."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         fields = b"Content-Type: text/plain\r\nContent-Length: 4\r\n"
         reply = await proxy.ask(proxy.request(target, "POST", fields, b"$top"))

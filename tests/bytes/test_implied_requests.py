@@ -1,4 +1,4 @@
-"""Tests of implied requests through real sockets: which ones are hidden, refused, read and recorded."""
+"""Tests of implied requests on real sockets: which requests are hidden, refused, read and recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of tokens: only this proxy's tokens are accepted, and only a correct secret gets one."""
+"""Tests of tokens: only this proxy's tokens are accepted, and only a correct secret gets a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Things that tests create by name, through operations of a command on the store's host."""
+"""Objects that tests create by name, through operations of a command on the store's host."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def minute(org_id: str, number: int, **members: Any) -> dict[str, Any]:
 
 @dataclass
 class Trail:
-    """Two organisations with events, and operators who may read the events of one or both."""
+    """Two organisations with events, and operators who may read the events of one or both organisations."""
 
     plane: Plane
     orgs: dict[str, str]

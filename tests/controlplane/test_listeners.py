@@ -34,7 +34,7 @@ def test_a_busy_listener_ends_the_start_before_anything_is_made(tmp_path: Path, 
 
 
 def test_a_port_that_is_taken_between_bind_and_listen_lets_no_client_connect(tmp_path: Path) -> None:
-    """Two programs that start at the same time may both bind, but only one of them may listen."""
+    """Two programs that start at once can both bind a port, but only one of them can listen."""
     metrics = f'Listen = "127.0.0.1:{free_port()}"'
     settings = read_settings(write_settings(tmp_path, Metrics=metrics), {})
     (address,) = settings.metrics.listen

@@ -1,4 +1,4 @@
-"""Tests of two control planes on one PostgreSQL database: exact common counts, and no lost events."""
+"""Tests of two control planes on one PostgreSQL database: exact shared counts, and no lost events."""
 
 from __future__ import annotations
 

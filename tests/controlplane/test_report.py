@@ -43,7 +43,7 @@ MAIL = "/v1.0/users/ada/messages"
 
 @pytest.fixture
 async def proxy(plane: Plane) -> ProxyClient:
-    """Return a proxy that was registered two days ago, of an organisation that is as old as the proxy."""
+    """Return a proxy of an organisation; both were registered two days ago."""
     plane.clock.advance(hours=-48)
     await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")

@@ -1,4 +1,4 @@
-"""Tests of retention: data that is removed when an organisation's tier ends, and data that must stay."""
+"""Tests of retention: data that is removed after an organisation's retention, and data that must stay."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ async def test_each_event_is_kept_as_long_as_its_organisations_tier_says(
 async def test_an_event_that_was_indexed_today_is_not_removed_for_its_age(
     index: ClickHouseIndex, tiers: Tiers
 ) -> None:
-    """The age of an event in a proxy's backlog is counted from its receipt."""
+    """Retention counts the age of a late event from the receipt of the event, not from the event's time."""
     tiers.days = {ORG: 30}
     await index.write(accepted(event(1, time=rfc3339(START_MS))))
     await index._command(f"OPTIMIZE TABLE {TABLE} FINAL")

@@ -439,7 +439,7 @@ async def test_purge_takes_the_oldest_of_one_organisation(index: SearchIndex) ->
 
 
 async def test_purge_keeps_what_came_late_and_takes_a_time_that_can_not_be_true(index: SearchIndex) -> None:
-    """The first three events were received before the time of the purge, the last two after that time."""
+    """The first three events were received before the time of the purge, the last two events after it."""
     times = [START_MS, START_MS + 9_000, START_MS + 86_400_000, START_MS, START_MS + 86_400_000]
     await index.write(accepted(*(event(n, time=rfc3339(ms)) for n, ms in enumerate(times))))
     assert await index.purge(ORG, START_MS + 8_000, limit=9, newest=3) == 2

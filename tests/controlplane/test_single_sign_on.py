@@ -295,7 +295,7 @@ async def test_the_provider_s_failures_are_told_as_such(console: Console) -> Non
 
 
 async def test_who_tries_while_the_provider_is_away_is_shut_out_of_nothing(console: Console) -> None:
-    """Many people may share an address, and during the outage they can sign in only by password."""
+    """Many people may share an address, and can sign in only by password while the provider is down."""
     back = await console.to_callback()
     console.provider.mode = "garbage"
     assert [(await console.browser.get(back))[0] for _ in range(25)] == [503] * 25

@@ -49,7 +49,7 @@ def test_an_event_is_api_activity_of_ocsf() -> None:
 
 
 def faults(value: Any, name: str, place: str = "") -> Iterator[str]:
-    """Return the members of an object of that name that the published OCSF schema does not allow."""
+    """Return the object's members that the published OCSF schema does not allow."""
     schema = SCHEMA["objects"][name]
     attributes = schema["attributes"]
     for each in value.keys() - attributes.keys():

@@ -1,7 +1,7 @@
-"""Run each command of the control plane in a process forked from one that has all imports done.
+"""Run each command of the control plane in a process forked from one that has imported all modules.
 
 Tests and the demo run a thousand commands, and most of a command's time is the start of Python and its
-imports. The control plane's server starts in the same way, as the command line without a command.
+imports. A command line without a command starts the control plane's server in the same way.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 async def acknowledged(worker: asyncio.subprocess.Process) -> int:
-    """Return the number of events that the worker reported as recorded, up to its last complete line."""
+    """Return the number of recorded events that the worker reported in complete lines of its output."""
     assert worker.stdout is not None
     lines = (await worker.stdout.read()).split(b"\n")[:-1]
     return max((int(line) for line in lines if line.isdigit()), default=0)

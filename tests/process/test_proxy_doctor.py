@@ -251,7 +251,7 @@ async def test_a_wrong_secret(
 async def test_a_proxy_that_enrols_itself(plane: Plane, until_ready: Patient) -> None:
     """The doctor never uses the enrolment token.
 
-    The doctor uses the keys in the key file if the file has any.
+    The doctor uses the keys in the key file if the file has keys.
     """
     patient = until_ready
     enrolling = 'EnrolmentToken = "gwe_0123456789abcdef"\nIdentityPath = "identity.json"'

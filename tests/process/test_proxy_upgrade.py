@@ -267,7 +267,10 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
 
 
 async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp_path: Path) -> None:
-    """The limit is shorter than the workers' drain time, because no token is renewed without an agent."""
+    """The supervisor waits less long for a hanging agent than for draining workers.
+
+    Without an agent, no token is renewed.
+    """
     environment = {"Proxy__DrainSeconds": "3600"}
     async with whole_system(tmp_path, environment=environment) as system, Load(system, clients=2) as load:
         os.kill(processes(system)["agent"], signal.SIGSTOP)

@@ -79,7 +79,7 @@ def resigned(key: SigningKey, header: bytes | dict[str, Any], claims: bytes | di
 
 
 def outcome(text: str, *credentials: Any, base: str = BASE, keys: Any = None, now: float = NOW) -> str:
-    """Return the id of the credential that the assertion proves, or the problem."""
+    """Return the id of the credential that the assertion proves, or the reason for its refusal."""
     try:
         proof = judge(
             parse_assertion(text), CLIENT, credentials or (REGISTERED, FEDERATED), lambda issuer: keys,

@@ -1,4 +1,4 @@
-"""Tests that a memo never has more entries than its limit, nor longer keys."""
+"""Tests that a memo never exceeds its limits for the number of entries and the length of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that an explanation names the resources of a path, and those by which a rule applies."""
+"""Tests that an explanation names the resources of a path, and the resources by which a rule applies."""
 
 import pytest
 

@@ -23,12 +23,12 @@ def allowing(*paths: str) -> CompiledFilter:
 
 
 def applied(compiled: CompiledFilter, body: bytes) -> bytes:
-    """Return the filter's output for the body, the first time and after it has seen a similar body."""
+    """Return the filtered body, after a check that the filter's result does not depend on earlier bodies."""
     return filtered(compiled, body).body
 
 
 def filtered(compiled: CompiledFilter, body: bytes) -> Filtered:
-    """Return the filter's output and the removing rules, the first time and after a similar body."""
+    """Return the filter's result, and assert that a second run and a run by reading give the same result."""
     first = compiled.apply(body)
     assert compiled.apply(body) == first
     assert compiled.apply_by_reading(body) == first
@@ -197,7 +197,7 @@ def test_an_allowed_annotation_still_lacks_what_is_stripped_within_it() -> None:
 
 
 def test_objects_with_few_of_very_many_names_are_read_rather_than_learned() -> None:
-    """A remembered shape with all of the names would need memory for each name in every object."""
+    """A plan for objects with all of these names would need memory for each name in every object."""
     items = ",".join(f'{{"n{at % 500}":1}}' for at in range(5000))
     body = f'{{"value":[{items}]}}'.encode()
     compiled = stripping("n7")

@@ -153,7 +153,10 @@ def test_what_is_allowed_is_allowed_in_every_plain_spelling(
 def test_no_spelling_makes_another_resource_of_it(
     data: st.DataObject, resource: tuple[Segment, ...], other: tuple[Segment, ...]
 ) -> None:
-    """A spelling of one resource gives no access to another resource, and is not blocked by its rules."""
+    """A spelling of one resource gives no access to another resource.
+
+    Rules about other resources do not block the spelling.
+    """
     if resource == other:
         return
     with contextlib.suppress(MalformedTarget):

@@ -459,7 +459,7 @@ def test_groups_of_changes_have_their_gap() -> None:
 
 
 def test_what_a_body_implied_is_evaluated_by_its_own_address() -> None:
-    """Bodies are not stored, but the event names the implied request that decided."""
+    """Bodies are not stored, but the event names the implied request that decided the verdict."""
     one = blocked(
         "/v1.0/groups",
         "POST",

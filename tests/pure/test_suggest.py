@@ -363,7 +363,7 @@ Request = tuple[str, str, tuple[str, ...]]  # method, target, transforms
 
 @st.composite
 def traffic(draw: st.DrawFn) -> list[Request]:
-    """Return requests in which a hidden property and requests to that same property both occur."""
+    """Return random requests: filters hide some properties that other requests read."""
     hidden = [(), (), ("strip:messages", "strip:delta"), ("allow:id", "allow:manager.id")]
     requests = []
     for _ in range(draw(st.integers(1, 8))):
@@ -485,7 +485,7 @@ def verdicts(found: Suggestion, requests: Iterable[Request]) -> Iterator[tuple[s
 @settings(max_examples=40)
 @given(traffic(), traffic())
 def test_a_resource_that_was_not_seen_stays_blocked(requests: list[Request], others: list[Request]) -> None:
-    """The observed requests never contain the names of this resource."""
+    """No observed request contains the name of the unseen resource."""
     compiled = compile_ruleset(parse_ruleset(suggest(seen_of(requests), "any").yaml))
     for method, target, _ in others:
         try:

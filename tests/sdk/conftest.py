@@ -123,7 +123,7 @@ class Harness:
         return await (await self.start(language, program, without_secret)).results()
 
     def prepare_responses(self) -> None:
-        """Prepare upstream paths that throttle, fail or are late twice, one that breaks, and a long page."""
+        """Prepare upstream paths: some fail twice and then succeed, one fails, one returns a long page."""
         graph = self.system.graph
         first = graph.first_responses
         json_type = ("Content-Type", "application/json")
@@ -137,7 +137,7 @@ class Harness:
         first["/v1.0/groups/long"] = deque([Response(200, (json_type,), json.dumps(page).encode())])
 
     def assert_nothing_leaked(self) -> None:
-        """Check that no credential is in a request at the wrong receiver.
+        """Check that no receiver got a credential that is meant for another receiver.
 
         Requests to the upstream and the identity provider have no proxy token and no secret of the
         application. A request to an address that contains its own credential has no token at all.

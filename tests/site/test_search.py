@@ -1,4 +1,4 @@
-"""Tests that a search of the site with readers' words finds the right page among its first three."""
+"""Tests that a search of the site with readers' words finds the right page in the first three results."""
 
 from __future__ import annotations
 

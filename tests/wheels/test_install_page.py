@@ -1,7 +1,7 @@
 """Run docs/how-to/install.md from its first tested block to its last, as root of an empty machine.
 
-The machine is this one's root directory in namespaces, with all changes in memory, so no change stays. With
-the root directory of `.ci/in-debian`, the machine is a Debian with little more than Python.
+The simulated machine is this machine's root directory in namespaces, with all changes in memory, so no change
+stays. With the root directory of `.ci/in-debian`, the machine is a Debian with little more than Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Request a token without a shared secret, with every class that an application may use."""
+"""Request a token without a shared secret, with every credential class that an application may use."""
 
 import asyncio
 import json
