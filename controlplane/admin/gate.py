@@ -308,7 +308,7 @@ class Gate:
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self.secure, samesite="Lax")
 
     async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
-        """Return the local operators with one of these names, which an identity provider has verified."""
+        """Return the local operators with one of these names. An identity provider has verified the names."""
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
         return list(found.values())
 

@@ -49,7 +49,7 @@ class LinkedOperators:
         return Identified(named, {"singleSignOn": "newly linked", **details}, ())
 
     def unlinked(self, named: Operator, subject: str, found: Sequence[Claims]) -> SignInFailed:
-        """Return the sign-in failure of a person who shares only the name with an operator."""
+        """Return the sign-in failure of a person with an operator's name but no link to the operator."""
         details = self._by_name(named, subject, found)
         report = "; ".join(f"{name} {value}" for name, value in details.items())
         text = f"the operator {named.name} is not linked to this person ({report}); `operator link` links it"

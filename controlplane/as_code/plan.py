@@ -221,7 +221,7 @@ def _text_digest(text: str | None) -> str | None:
 def text_difference(before: str, after: str) -> tuple[str, ...]:
     """Return the lines that differ between two texts of a ruleset.
 
-    The comparison may take long, so run it in a process that can be ended.
+    The comparison may take long, so a process that can be ended runs the comparison.
     """
     old, new = before.splitlines(), after.splitlines()
     if len(old) + len(new) > _MOST_COMPARED:
@@ -264,7 +264,7 @@ def _app_changes(app: WantedApp, org: str, present: PresentOrg, unborn: set[str]
 def _credential_members(app: WantedApp, held: PresentApp | None) -> Iterator[Member]:
     """Yield the changes to the credential lists of an app.
 
-    Credentials that already exist are shown with their ids.
+    A change shows the id of each credential that already exists.
     """
     if app.secret_ends is not None and app.secret is not False:
         secret, after = (None if held is None else held.secret), as_end(app.secret_ends)

@@ -208,7 +208,7 @@ def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
 def _ending_of(app: Mapping[str, Any], ending: Sequence[EndingFacts]) -> str:
     """Return a mark if a credential of the app, other than a client secret, ends soon.
 
-    The client secret has its own mark in the table.
+    The table has a separate mark for a client secret.
     """
     states = {each.state for each in ending if each.ends_at != app["secretExpiresAt"]}
     if "ended" in states:

@@ -223,7 +223,7 @@ def _result(verdict: ArchiveVerdict) -> str:
 
 
 def _sentence(verdict: ArchiveVerdict) -> str:
-    """Return the statement about an archive that the result of its verification supports."""
+    """Return the statement that the verification result of an archive supports."""
     org = verdict.org_id
     if verdict.fault is not None:
         return f"{org}: NOT VERIFIED. The first fault is below."

@@ -363,7 +363,7 @@ def _page_by_id(cli: Cli, asked: SearchEvents) -> EventPage | None:
 
 
 def _event(cli: Cli, given_id: str, org: str | None) -> EventDetails:
-    """Return the event that an ID on the command line refers to.
+    """Return the event that has the ID on the command line.
 
     If several events have this ID, list them and raise CommandFailed.
     """

@@ -222,7 +222,7 @@ def add_key(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Allow an app to authenticate with assertions that it signs.
+    """Allow an app to authenticate with assertions that the app signs.
 
     The command refuses a file with a private key.
     """

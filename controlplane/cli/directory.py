@@ -271,7 +271,7 @@ class SecretFiles:
     def write(self, made: AppliedConfig) -> WrittenSecrets:
         """Write each new secret to a separate file, without a final newline.
 
-        If one secret file cannot be written, the others are still written.
+        If one secret file cannot be written, the other secret files are still written.
         """
         if self._directory is None:
             return WrittenSecrets()

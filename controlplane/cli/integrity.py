@@ -211,7 +211,7 @@ def _result(verdict: Verdict) -> str:
 
 
 def _sentence(org: str, verdict: Verdict, clock: Clock) -> str:
-    """Return the statement about an organisation's events that the result of the verification supports."""
+    """Return the statement that a verification result supports about an organisation's events."""
     if verdict.misfit is not None:
         return f"{org}: NOT VERIFIED. Stored events were changed; the first fault is below."
     if verdict.received_from is None or verdict.received_to is None:

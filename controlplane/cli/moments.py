@@ -27,7 +27,8 @@ class Clock:
     def short(self, time: str, *, seconds: bool) -> str:
         """Return `14:03:22` for a time of today and `Nov 25 14:03` for an earlier day of this year.
 
-        With `seconds`, times of earlier days also have seconds. Return a text that is not a time unchanged.
+        With `seconds`, times of earlier days also have seconds. A text that is not a time is returned
+        unchanged.
         """
         moment = self._moment(time)
         if moment is None:
@@ -39,7 +40,10 @@ class Clock:
         return f"{moment:%b} {moment.day:2}{year} {clock if seconds else clock[:5]}"
 
     def whole(self, time: str) -> str:
-        """Return a time in the form `2026-11-25 14:03:22 UTC`. Return a text that is not a time unchanged."""
+        """Return a time in the form `2026-11-25 14:03:22 UTC`.
+
+        A text that is not a time is returned unchanged.
+        """
         moment = self._moment(time)
         return time if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} {self.name}"
 

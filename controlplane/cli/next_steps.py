@@ -256,7 +256,10 @@ def after_model(typed: Typed, orgs: Sequence[str]) -> Iterator[str]:
 
 
 def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
-    """Return the next steps after the command `kill`. `place` has the words that name the stop."""
+    """Return the next steps after the command `kill`.
+
+    `place` has the command-line words that name the emergency stop.
+    """
     words = tuple(map(quote, place))
     yield "Proxies refuse the requests after their next sync. To see which have confirmed it:"
     yield typed("kill", "reach", *words)

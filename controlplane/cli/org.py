@@ -150,7 +150,7 @@ def set_second_person(
 
 @app.command()
 def delete(ctx: typer.Context, org: _Org, yes: YesDelete = False, json: Json = False) -> None:
-    """Delete an organisation that has no apps, with its rulesets and roles.
+    """Delete an organisation without apps, and its rulesets and roles.
 
     Audit events of the organisation stay until their retention ends.
     """

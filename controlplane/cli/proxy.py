@@ -321,8 +321,8 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
 def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts of a proxy as text for a person.
 
-    Long lists in the facts are drawn or counted. Only the output with `--json` contains all items of long
-    lists.
+    Long lists in the facts are drawn as small charts or replaced by a count. Only the output with `--json`
+    contains all items of long lists.
     """
     rates = [each.requests_per_second for each in proxy.windows]
     slow = [each.p95_ms or 0.0 for each in proxy.windows]

@@ -130,7 +130,7 @@ def dead_letters(
 
 @app.command()
 def retry(ctx: typer.Context, name: Name, positions: Positions = None, json: Json = False) -> None:
-    """Send events that a sink refused to the sink again."""
+    """Resend to a sink the events that the sink refused."""
     from controlplane.operations.sinks import ChooseDeadLetters
     from controlplane.operations.sinks import retry as operation_of_it
 
@@ -165,7 +165,7 @@ def rewind(
     ],
     json: Json = False,
 ) -> None:
-    """Send a sink again all events that the control plane received at a time or later."""
+    """Resend to a sink all events that the control plane received at or after a given time."""
     from controlplane.operations.sinks import RewindSink
     from controlplane.operations.sinks import rewind as operation_of_it
 

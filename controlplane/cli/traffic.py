@@ -153,7 +153,7 @@ def replay(
 
 
 def replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
-    """Replay all events of a request, in several requests that take some seconds each.
+    """Replay all events that the request selects, in several calls that take some seconds each.
 
     If the operator interrupts the command, return the counts up to that moment.
     """

@@ -90,7 +90,7 @@ _UNUSED: Final[Mapping[str, Unused]] = {"never": "never", "idle": "idle"}
 
 
 class Source(Enum):
-    """Origin of the proxy address in a code sample."""
+    """Source of the proxy address in a code sample."""
 
     HEARTBEAT = "a proxy reported it"
     NAME = "a proxy of the organisation has a host name for a name"

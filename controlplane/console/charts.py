@@ -185,7 +185,7 @@ def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
 
 
 def _roundness(ms: int, zone: tzinfo) -> int:
-    """Return the number of step lengths that divide the time of day, as a measure of how round it is.
+    """Return the number of step lengths that divide the time of day, as a measure of how round the time is.
 
     Midnight counts as rounder than noon.
     """
@@ -329,7 +329,7 @@ class Range:
 
 
 def strip(whole: int, blocks: Sequence[Range], label: str) -> Markup:
-    """Draw the numbers from 1 to `whole` as a bar in which a single number remains visible."""
+    """Draw the numbers from 1 to `whole` as a bar in which even a single number is visible."""
     parts = [
         Markup('<rect class="fill-{}" x="{}" y="0" width="{}" height="10"><title>{}</title></rect>').format(
             each.kind,

@@ -1,6 +1,6 @@
 """Pages at /rulesets/…/edit: the editor of a draft ruleset, which can be tested before its publication.
 
-The draft ruleset exists only in the form of the page. Each response to an action on a draft contains the
+The draft ruleset exists only in the HTML form of the page. Each response to an action on a draft contains the
 complete form, so that an error loses no text. If the browser runs scripts, a script also stores the form in
 the browser, and requests only the part of the page that changes.
 """
@@ -163,7 +163,7 @@ async def try_out(context: OperationContext, actor: Actor, request: PageRequest)
 
 
 async def _explained(context: OperationContext, actor: Actor, draft: _Draft) -> _Tried:
-    """Explain the verdict on the request that a link contains, if there is one."""
+    """If the link to the page contains a request, explain the verdict on that request."""
     if not draft.form.get("target", "").strip():
         return _Tried()
     try:

@@ -1,6 +1,6 @@
 """Search for audit events by an id that an operator enters in the search box.
 
-An id opens its audit event, or lists the events if several have the id.
+If one event has the id, the page of the event opens; if several events have the id, a list of them opens.
 """
 
 from __future__ import annotations

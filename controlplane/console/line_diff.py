@@ -104,7 +104,7 @@ class _Found:
 
 
 def _look_between(before: Sequence[str], after: Sequence[str], found: _Found) -> None:
-    """Collect the lines that align two texts, with adjacent equal lines, and the gaps between them."""
+    """Collect the lines that align two texts, with adjacent equal lines, and the gaps between these lines."""
     at, new_at = 0, 0
     for end, new_end in [*_held_by(before, after), (len(before), len(after))]:
         if end < len(before):
@@ -122,7 +122,7 @@ def _look_between(before: Sequence[str], after: Sequence[str], found: _Found) ->
 
 
 def _held_by(before: Sequence[str], after: Sequence[str]) -> list[Pair]:
-    """Return the longest sequence of lines that occur once in each text and have the same order in both."""
+    """Return the longest sequence of lines that occur once in each text, in the same order in both texts."""
     count, new_count = Counter(before), Counter(after)
     place = {line: at for at, line in enumerate(after)}
     once = [(at, place[line]) for at, line in enumerate(before) if count[line] == new_count[line] == 1]

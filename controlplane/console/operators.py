@@ -172,7 +172,7 @@ def _back(request: PageRequest, operator_id: str, said: str) -> Redirect:
 def _manages(actor: Actor, operator: OperatorFacts) -> bool:
     """Return whether the page shows the buttons that change an operator.
 
-    The operation behind a button checks again, because it also uses roles that the operator may not see.
+    The operation behind a button checks the roles again, and also uses roles that the operator may not see.
     """
     if actor.may("admin", None):
         return True

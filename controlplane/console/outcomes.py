@@ -95,6 +95,6 @@ def _latency(window: Window, known: Sequence[float]) -> Outcome:
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of all values does not exceed."""
+    """Return a percentile: the smallest value for which at least this share of all values is not larger."""
     at = -(-len(ascending) * share // 1)
     return ascending[max(int(at), 1) - 1]

@@ -25,9 +25,9 @@ checks a form's token, renders the template within the layout, and shows errors.
 and fills the block `content` with the macros of ui.html. The URL of a page contains all state of its view.
 Every link is made by `link()`, which keeps the chosen organisation. Every form that is sent by POST contains
 `ui.token()`. In a template, `refused` has the reasons for an error, and `form` has the typed values.
-`refused` and `form` are empty if a link opened the page. With `{% if may("editor", org_id) %}`, a template
-shows a button only if the actor may use the button. After success, a form returns a Redirect with a sentence,
-so that a reload repeats nothing. `console/areas.py` lists all modules that have pages.
+`refused` and `form` are empty if a link, not a form, opened the page. With `{% if may("editor", org_id) %}`,
+a template shows a button only if the actor may use the button. After success, a form returns a Redirect with
+a sentence, so that a reload repeats nothing. `console/areas.py` lists all modules that have pages.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def effect(progress: Progress | None) -> Effect | None:
 async def of_last_day(
     context: OperationContext, actor: Actor, org: str, yaml: str, evaluated: Sequence[AppFacts]
 ) -> Progress | None:
-    """Replay the last day of the applications for a few seconds, even if events remain.
+    """Replay the events of the applications' last day, and stop after a few seconds even if events remain.
 
     Return None if there are no applications, or if the control plane has no capacity for a replay.
     """
@@ -132,8 +132,8 @@ async def step(
 ) -> Progress:
     """Continue the replay whose state is in the form, or start a new replay.
 
-    `evaluated` lists the applications that use the ruleset. The replay evaluates their events unless the form
-    names another application.
+    `evaluated` lists the applications that use the ruleset. The replay evaluates the events of these
+    applications unless the form names another application.
     """
     digest = sha256(yaml.encode("utf-8", "surrogatepass")).hexdigest()
     before = _so_far(form, digest) if form.get("do") == "replay-on" else None

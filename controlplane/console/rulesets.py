@@ -94,7 +94,7 @@ async def bound_to(context: OperationContext, actor: Actor, org: str, name: str)
 
 @dataclass(frozen=True, slots=True)
 class FirstApps:
-    """The first applications of a long list, by name, and the number of the others."""
+    """The first applications of a long list, by name, and the number of the other applications."""
 
     apps: tuple[AppFacts, ...]
     further: int
@@ -115,7 +115,7 @@ async def _first_apps(
 
 @dataclass(frozen=True, slots=True)
 class FirstProxies:
-    """The first proxies of an organisation in a list, each with its version of a ruleset."""
+    """The first proxies of an organisation by health, each with its version of a ruleset."""
 
     proxies: tuple[tuple[ProxyHealth, EnforcedFacts | None], ...]
     further: int

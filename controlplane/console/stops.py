@@ -1,4 +1,4 @@
-"""Pages at /stops: emergency stops with operator and reason, the proxies that have them, and actions."""
+"""Pages at /stops: emergency stops with operator and reason, the proxies that received them, and actions."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Traffic:
         return text.rate(self.total / ((self.axis[-1] - self.axis[0]) / MINUTE_MS))
 
     def change(self, words: str, verdict: str | None = None) -> str:
-        """Return a text with the figure of the previous period, empty if it is unknown or zero."""
+        """Return a text with the previous period's figure, or an empty text if the figure is unknown or 0."""
         whole = sum(self.before.values()) if self.before else 0
         if self.before is None or not whole:
             return ""
@@ -171,7 +171,7 @@ _USUAL: Final = "24h"
 
 
 def unknown_period(request: PageRequest) -> tuple[str, ...]:
-    """Return a sentence if the requested period is not valid, because the page shows another period."""
+    """Return a sentence if the requested period is not valid, because the page then shows another period."""
     wanted = request.query.get("last", _USUAL)
     names = [each.name for each in PERIODS]
     return () if wanted in names else (f"Unknown period {wanted}: last must be one of {', '.join(names)}.",)

@@ -27,7 +27,7 @@ def name_of(zone: tzinfo) -> str:
 def local(ms: int, zone: tzinfo) -> datetime:
     """Return a time in Unix ms as a local time of the zone.
 
-    At the ends of the calendar, where the zone has no year, the result is in UTC.
+    A time whose local year the calendar does not have is given in UTC.
     """
     try:
         return datetime.fromtimestamp(ms / 1000, zone)

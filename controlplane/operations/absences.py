@@ -1,8 +1,8 @@
 """Notes on a search for audit events that found nothing: names, values and times that no event can have.
 
 A deleted application, or a rule of an earlier ruleset version, may still have events. A search reports
-unknown names as notes beside an empty result, and not as errors. The notes name nothing that the actor has no
-permission to look at.
+unknown names as notes beside an empty result, and not as errors. The notes name only things that the actor
+has permission to look at.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class _Undone(Exception):
 async def _refused(
     context: OperationContext, actor: Actor, wanted: Wanted, planned: Difference
 ) -> tuple[str, ...]:
-    """Make the changes of a plan and roll them back, to find the reasons for which they would be refused.
+    """Make the changes of a plan and roll the changes back, to find the reasons for a refusal.
 
     The dry run of a plan does not check roles. A plan request has no schema documents, so a plan with new
     schemas is not tried.

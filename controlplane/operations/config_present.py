@@ -120,7 +120,8 @@ async def _operators(
 ) -> Mapping[str, PresentOperator]:
     """Read operators' roles in organisations that the actor may see, and in every organisation.
 
-    Operators from the identity provider are left out, because their groups add and remove them.
+    Operators from the identity provider are left out, because the provider's groups add and remove these
+    operators.
     """
     known = {**names, EVERY_ORG: EVERY_ORG}
     return {

@@ -57,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Results of slow work for the changes of a plan.
+    """Results of the slow work that the changes of a plan need.
 
     The slow work ends before the transaction of the plan begins.
     """

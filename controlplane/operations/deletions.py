@@ -115,7 +115,7 @@ async def delete_proxy(context: OperationContext, actor: Actor, request: ProxyRe
 
 @operation("org.delete", "DELETE", "/orgs/{org}")
 async def delete_org(context: OperationContext, actor: Actor, request: OrgReference) -> Deleted:
-    """Delete an organisation that has no apps, with its rulesets and roles.
+    """Delete an organisation without apps, and its rulesets and roles.
 
     Audit events of the organisation stay until their retention ends.
     """

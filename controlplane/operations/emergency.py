@@ -1,4 +1,6 @@
-"""Emergency stops of one application, one organisation or all, until an operator lifts the stop.
+"""Emergency stops of one application, one organisation or all organisations.
+
+A stop lasts until an operator lifts the stop.
 
 Lifting an emergency stop needs a higher role than setting the stop. An editor may stop an application that
 causes damage. Only an admin may decide that a stopped application is safe again.

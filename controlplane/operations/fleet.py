@@ -79,7 +79,7 @@ class FleetList(ListResponse):
 
 
 class FleetCounts(Response):
-    """Numbers of proxies in each state of health.
+    """Number of proxies in each state of health.
 
     A disabled proxy counts only as disabled, and a retired proxy only as retired.
     """
@@ -231,7 +231,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListFleet) 
 
 @operation("fleet.counts", "GET", "/fleet-counts")
 async def count(context: OperationContext, actor: Actor, request: CountFleet) -> FleetCounts:
-    """Count the proxies in each state of health, among all proxies or those that a search finds."""
+    """Count the proxies in each state of health, among all proxies or among proxies that a search finds."""
     bounds = fleet_of(context).bounds(context.clock.wall_ms())
     sight = await context.resolve.sight(actor, request.org)
     search = None if request.search is None else searchable(request.search)

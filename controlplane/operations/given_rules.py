@@ -145,7 +145,7 @@ def ruleset_of(given: GivenRules) -> PolicyRuleset:
 def with_schemas(given: GivenRules) -> tuple[PolicyRuleset, Schemas]:
     """Return a ruleset in parsed form, and its schemas.
 
-    Raise InvalidRequest if the ruleset is not valid, as `ruleset_of` does.
+    Like `ruleset_of`, raise InvalidRequest if the ruleset is not valid.
     """
     ruleset = parsed(given.label, given.text)
     if not needs_schemas(ruleset):

@@ -283,7 +283,7 @@ async def _verdict(
 async def _received(
     context: OperationContext, org_id: str, after: int, last: int
 ) -> tuple[str | None, str | None]:
-    """Return the first and the last receipt time of the chain links after a number."""
+    """Return the first and the last receipt time of the chain links whose number is above `after`."""
     found = await context.store.chain_receipts(org_id, after, last)
     return (None, None) if found is None else (rfc3339(found[0]), rfc3339(found[1]))
 

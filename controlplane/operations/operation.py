@@ -165,7 +165,7 @@ EVENTS: Final = "text/event-stream"
 class Streamed:
     """A response that is sent in pieces.
 
-    The code that reads `pieces` must always close it at the end, also after an error.
+    The code that reads `pieces` must always close `pieces` at the end, also after an error.
     """
 
     media_type: str

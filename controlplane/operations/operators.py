@@ -406,10 +406,9 @@ async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
 
 
 async def _check_current(operator: Operator, current: str | None) -> None:
-    """Check the current password of an operator who changes it.
+    """Check the current password of an operator who changes the password.
 
-    A person with access to an unattended browser or a leaked token must not be able to lock out the
-    operator.
+    A person with access to an unattended browser or a leaked token must not be able to lock out the operator.
     """
     if operator.password_hash is None:
         return

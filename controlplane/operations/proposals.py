@@ -71,7 +71,7 @@ class CountWaiting(Request):
 
 
 class Waiting(Response):
-    """Numbers of open proposals in the organisations in which the operator is editor."""
+    """Counts of open proposals in the organisations in which the operator is editor."""
 
     to_decide: int  # proposals of other operators
     own: int

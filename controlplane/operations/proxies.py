@@ -70,7 +70,7 @@ class AcknowledgeLosses(ProxyReference):
 
 
 class Acknowledged(Response):
-    """Numbers of lost events that this request acknowledged."""
+    """Counts of lost events that this request acknowledged."""
 
     proxy_id: str
     name: str

@@ -108,7 +108,7 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
 class EndedFacts(msgspec.Struct, rename="camel"):
     """A rule of the draft ruleset that has ended, because the time in `until` has passed.
 
-    The replay evaluates each event at the event's own time.
+    The replay evaluates each event as if the current time were the time of the event.
     """
 
     rule_id: str
@@ -252,7 +252,7 @@ class _Comparison:
             self.tally.add(event, recorded, Unclear(possible, before.missing))
 
     async def _active(self, event: Event) -> Replay | None:
-        """Return a replay by the active version for an event; None if its application or text is unknown."""
+        """Return a replay with the active ruleset of an event's application, or None if it is unknown."""
         version = await self._former.active_of(event)
         if version is None:
             return None
@@ -367,7 +367,7 @@ _COUNTED: Final = (
 
 
 def together(first: Replayed, then: Replayed) -> Replayed:
-    """Return the added counts of two parts of a replay that took several requests."""
+    """Return the sums of the counts of two parts of a replay that took several requests."""
     groups = {_group_key(group): group for group in first.groups}
     counted = {name: getattr(first, name) + getattr(then, name) for name in _COUNTED}
     for group in then.groups:

@@ -250,7 +250,7 @@ class Resolver:
         return [each for each in found if each.kind == kind]
 
     async def app_of_events(self, org_id: str, app_id: str) -> App | None:
-        """Return an app, which may be deleted, by its id, with the ruleset that evaluated it last."""
+        """Return an app by its id, also if the app is deleted, with the last ruleset of the app."""
         for app in await self._store.find_apps(app_id, org_id):
             if app.app_id == app_id:
                 return app

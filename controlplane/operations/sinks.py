@@ -144,7 +144,7 @@ async def dead_letters(context: OperationContext, actor: Actor, request: ListDea
 
 @operation("sink.retry", "POST", "/sinks/{sink}/retry")
 async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
-    """Send refused events to a sink again, after the events that the sink has already received."""
+    """Resend to a sink the events that the sink refused, after all events that it has already received."""
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     count = await context.store.retry_dead_letters(sink.name, request.positions)
@@ -167,7 +167,7 @@ async def discard(context: OperationContext, actor: Actor, request: ChooseDeadLe
 
 @operation("sink.rewind", "POST", "/sinks/{sink}/rewind")
 async def rewind(context: OperationContext, actor: Actor, request: RewindSink) -> SinkFacts:
-    """Send a sink again all events that the control plane received at a time or later."""
+    """Resend to a sink all events that the control plane received at or after a given time."""
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     try:
@@ -184,7 +184,7 @@ async def rewind(context: OperationContext, actor: Actor, request: RewindSink) -
 
 
 def _opened(context: OperationContext, sink: AnyTable) -> Sink | Archive | Webhook:
-    """Return the client of a sink, before it connects.
+    """Return the client of a sink, not yet connected.
 
     The HTTP client library is imported only in this function.
     """

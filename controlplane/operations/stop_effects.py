@@ -245,7 +245,7 @@ async def _reached(
 
 
 def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
-    """Return True if the proxy had the emergency stop when it sent the heartbeat.
+    """Return True if the proxy had received the emergency stop when the proxy sent the heartbeat.
 
     The proxy had received the stop if its sync version was current, or its rules were confirmed after the
     stop was set.

@@ -65,7 +65,7 @@ def unit_of(interval_ms: int, starts: Sequence[int]) -> int:
 
 
 def gathered(counts: Iterable[tuple[int, int]], edges: Sequence[int]) -> Counter[int]:
-    """Add each count of a shorter interval to the longer interval that contains its start."""
+    """Add each (start, count) of a shorter interval to the longer interval that contains the start."""
     found: Counter[int] = Counter()
     for start, count in counts:
         at = bisect_right(edges, start) - 1

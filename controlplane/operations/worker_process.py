@@ -90,7 +90,7 @@ class _Queue:
         return outcome
 
     def _taken(self, module: str) -> RunProcess:
-        """Return a worker process for a run.
+        """Return a worker process for one run of a function.
 
         Raise StoreBusy if a new worker process is needed and can't be started.
         """
