@@ -291,7 +291,7 @@ class RetentionSettings:
 class MetricsSettings:
     """Listener of the control plane for Prometheus, without sign-in.
 
-    Keep this listener on a network that only operators reach.
+    Keep the metrics listener on a network that only operators reach.
     """
 
     listen: tuple[Address, ...] = setting(

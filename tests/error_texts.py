@@ -55,8 +55,8 @@ RESPONSES: Final = {
     "itemNotFound": Text(
         "The requested object does not exist for this application. Either the upstream does "
         "not have the requested object, or a rule removes the object from the response. The "
-        "response body is the same in both cases, so that a caller cannot detect a removed "
-        "object.",
+        "response body is the same for a missing and for a removed object, so that a caller "
+        "cannot detect the removal.",
         "Search the audit event by the `request-id` of the response. If the verdict of the "
         "event is `filter`, a rule removed the object.",
         ("rule", "impliedRequest"),
@@ -121,8 +121,8 @@ RESPONSES: Final = {
         "response that is too large to filter.",
         "If the response is over the size limit for filters, request smaller pages with "
         "`$top`, or raise `Upstream.MaxFilterBytes`. If a 304 or a redirect to another host "
-        "is the cause, request the object without conditions, or change the rule that "
-        "filters.",
+        "is the cause, request the object without conditional header fields, or change the "
+        "rule that filters the response.",
         ("filterFailed",),
     ),
     "notReady": Text(
@@ -159,7 +159,7 @@ OAUTH: Final = {
         "response `invalid_client` is the same for all causes, so that a caller cannot guess "
         "client ids.",
         "The operator finds the audit event by the `trace_id` of the response. The field "
-        "`credentialProblem` of the event names the cause. [Credential "
+        "`credentialProblem` of the event names the cause of the refusal. [Credential "
         "problems](#credential-problems) explains the values of `credentialProblem`. The "
         "command `app show` prints the state of the application. A token request with an "
         "unknown client id leaves no audit event, but a line in the proxy's log.",
@@ -315,7 +315,7 @@ API: Final = {
         "the request.",
         "Send the request again after `Retry-After` seconds. Proxies keep their audit events "
         "and send them again. The control plane's log and the command `doctor` name the "
-        "cause.",
+        "cause of the error.",
     ),
     "internalError": Text(
         "A fault in the control plane itself ended the request.",

@@ -33,7 +33,7 @@ def about() -> None:
 
 @app.command()
 def new(ctx: typer.Context, json: Json = False) -> None:
-    """Make a new, empty store in place of a missing or empty one.
+    """Make a new, empty store in place of a missing or empty store.
 
     The command never replaces an existing store.
     """

@@ -191,7 +191,7 @@ class ProxyRollout(Response):
     """State of the rollout of a ruleset version at one proxy.
 
     The state `ended` means that the proxy stopped in order. The state `lost` means that the proxy was silent
-    for too long to wait for it.
+    for so long that the rollout does not wait for the proxy.
     """
 
     proxy_id: str

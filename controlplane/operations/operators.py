@@ -58,7 +58,7 @@ class IdentityFacts(msgspec.Struct, rename="camel"):
 
 
 class LinkFacts(msgspec.Struct, rename="camel"):
-    """The person at the identity provider that may sign in as a local operator."""
+    """The person at the identity provider who may sign in as a local operator."""
 
     issuer: str
     subject: str

@@ -28,7 +28,7 @@ class DownloadReport(ReportAsked):
 
 @stream("audit.report", "/audit/report", "text/html", "application/json")
 async def report(context: OperationContext, actor: Actor, request: DownloadReport) -> Streamed:
-    """Make a signed report on the applications that reached mail or other classes, with all gaps."""
+    """Make a signed report on applications that accessed mail or other data, and on gaps in the events."""
     period = await period_of(context, actor, request)
     made = begin(context, actor, period)
     files = await made.files()

@@ -925,7 +925,7 @@ What = Literal["changed", "removed", "inserted", "reordered", "truncated", "forg
 
 
 class Misfit(msgspec.Struct, rename="camel", frozen=True):
-    """The first place at which the audit chain or its events do not match."""
+    """The first place at which a link or an event of the audit chain does not match."""
 
     what: What
     explanation: str

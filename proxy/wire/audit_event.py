@@ -66,7 +66,7 @@ REASONS: Final = MappingProxyType(
         # Clients that left.
         "clientAborted": "the client left before its response was complete, or a worker that hung was ended",
         # Sub-requests of a batch that the proxy did not send.
-        "dependencyFailed": "a sub-request of a $batch depends on another one that was blocked or failed",
+        "dependencyFailed": "a sub-request of a $batch depends on a sub-request that was blocked or failed",
     }
 )
 

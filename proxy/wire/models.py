@@ -97,7 +97,7 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
 class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
     """Emergency stops that are active, in a sync response.
 
-    The stopped applications are also sent as disabled, for proxies that do not read this member.
+    For proxies that do not read these stops, the sync response also has the stopped applications as disabled.
     """
 
     everything: bool = False
