@@ -1,6 +1,7 @@
 """Limits on the connections of clients.
 
-A connection without a signed request has a short time limit and makes room for others.
+A connection that has sent no signed request has a short time limit, and is closed early if too many such
+connections are open.
 """
 
 from __future__ import annotations

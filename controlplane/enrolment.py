@@ -2,7 +2,7 @@
 
 A request with an enrolment token is not signed, because its proxy has no keys yet. A request without an
 enrolment token is signed, as in the agent API. The response to a signed enrolment request has new keys for
-the proxy that signed it.
+the proxy that signed the request.
 """
 
 from __future__ import annotations

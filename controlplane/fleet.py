@@ -146,7 +146,7 @@ class Fleet:
         return health_bounds(now_ms, self._interval_ms)
 
     async def heartbeats(self, proxy_id: str, most: int) -> list[Heard]:
-        """Return the newest heartbeats of a proxy, at most `most` of them, newest first."""
+        """Return the newest heartbeats of a proxy, newest first; `most` is their maximum number."""
         return [_heard(report) for report in await self._store.heartbeats(proxy_id, most)]
 
     async def history(self, proxy_id: str) -> ProxyHistory:

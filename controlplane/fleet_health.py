@@ -194,7 +194,7 @@ def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
 
 
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
-    """Return by how much the sender's clock is at least ahead of this host's clock; below 0 if it is behind.
+    """Return the least time by which the sender's clock is ahead of this host's clock, or below 0 if behind.
 
     A timestamp in whole seconds stands for any instant of that second, and the sender wrote it just before
     the message arrived. So a difference between two clocks that may be due to whole seconds counts as 0. If

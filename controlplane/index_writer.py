@@ -1,10 +1,10 @@
 """Write events from the store's outbox to a search index, in order, and confirm each indexed batch.
 
-The outbox is the store's own order of events. So the index writer buffers little in memory, even if the index
-is down for long. Ingestion passes events that it has just stored to the index writer, in parsed form. The
-index writer reads events from the store only if they did not fit in memory or another process stored them.
-The index writer may write an event twice (after a crash between the write and its confirmation), but never
-skips an event.
+The outbox lists the accepted events in the order in which the store accepted them. So the index writer
+buffers little in memory, even if the index is down for long. Ingestion passes events that it has just stored
+to the index writer, in parsed form. The index writer reads events from the store only if these events did not
+fit in memory, or if another process stored them. The index writer may write an event twice (after a crash
+between the write and its confirmation), but never skips an event.
 """
 
 import asyncio
@@ -265,7 +265,7 @@ class IndexWriter:
             )  # fmt: skip
 
     def _next_parsed(self) -> list[Parsed]:
-        """Return the parsed events that follow directly after the index's position.
+        """Return the parsed events whose positions directly follow the index's position.
 
         Discard the parsed events that the index has already.
         """

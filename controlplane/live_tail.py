@@ -1,8 +1,8 @@
 """Live tail of new events. Events are read and parsed once for all listeners.
 
 A live tail sends events in the order of their positions in the store. A listener that gives the position of
-its last event receives every event after that event. One task reads new events from the store while there is
-at least one listener. A listener that has not reached the newest event reads events from the store itself,
+its last event receives every event after that position. One task reads new events from the store while there
+is at least one listener. A listener that has not reached the newest event reads events from the store itself,
 until it has reached that event.
 """
 
@@ -96,7 +96,10 @@ class LiveTail:
                 self._reading = None
 
     async def catch_up(self, listener: Listener) -> list[StoredEvent]:
-        """Return the next events that match the listener. The list is empty if the listener has caught up."""
+        """Return the next events that match the listener.
+
+        The list is empty if the listener has received all events so far.
+        """
         while True:
             if not self._is_reading():
                 newest = await self._store.last_position()
@@ -165,7 +168,7 @@ class Listener:
         self.position = self._waiting_to = position
 
     async def next(self) -> list[StoredEvent]:
-        """Wait for events that match the listener, and return them.
+        """Wait for events that match the listener, and return these events.
 
         Raise CutOff if the live tail disconnects the listener.
         """

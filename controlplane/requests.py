@@ -43,7 +43,7 @@ def connection_of(request: web.Request) -> Connection:
 def of_any_name(path: str) -> str:
     """Return a route such as `/apps/{app}` in a form that matches every name.
 
-    The usual routes of aiohttp match no names that contain braces.
+    The usual routes of aiohttp do not match names that contain braces.
     """
     return re.sub(r"{(\w+)}", r"{\1:[^/]+}", path)
 

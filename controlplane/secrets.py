@@ -40,7 +40,7 @@ class VaultKeyError(MasterKeyError):
 
 
 def mint(prefix: str) -> str:
-    """Return a new secret of 256 random bits.
+    """Return a new secret that consists of 256 random bits.
 
     The prefix of a secret shows people and scanners its purpose.
     """
@@ -128,7 +128,10 @@ class Vault:
 
 
 def read_master_key(text: str, path: Path) -> bytes:
-    """Return the master key from the setting, or from its key file. If the key file is missing, make it."""
+    """Return the master key from the setting, or from its key file.
+
+    If the key file is missing, create this file.
+    """
     if text:
         return key_of(text)
     try:

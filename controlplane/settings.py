@@ -377,7 +377,7 @@ class Settings:
 
 
 def _listen_problems(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield a problem if two listeners use one port of one address, because the second could never start."""
+    """Yield a problem for two listeners on one port of one address, because the second can't start."""
     taken: list[tuple[str, Address]] = []
     for key, addresses in (
         ("ControlPlane.Listen", settings.control_plane.listen),
@@ -423,7 +423,7 @@ def _role_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:
 
 
 def is_plain(url: str) -> bool:
-    """Return True if others could read and change data on the way to this URL."""
+    """Return True if other parties could read and change data on the way to this URL."""
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
 

@@ -139,7 +139,7 @@ def _same_content(found: bytes, events: EventsObject) -> EventsObject:
 def _says_the_same(found: bytes, manifest: Manifest) -> bool:
     """Return True if two manifests of a range describe the same blocks and events.
 
-    Retention may have purged events between the two manifests.
+    Retention may have purged events after one of the two manifests was written.
     """
     try:
         other = read_manifest(found)

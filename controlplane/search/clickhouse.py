@@ -357,7 +357,7 @@ class ClickHouseIndex:
         )
 
     async def _bodies(self, keys: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
-        """Return the texts of the events with these keys.
+        """Return the texts of the events that have these index keys.
 
         The query reads the texts only for the events of one page.
         """

@@ -80,7 +80,7 @@ def _of_field(field: Field) -> Column:
 
 
 def _happened(document: Document) -> date:
-    """Return the day that selects the partition of an event, which is always the same for the same event."""
+    """Return the day that selects the partition of an event. The same event always has the same day."""
     is_known = _FIRST_DAY_MS <= document.time_ms < _LAST_DAY_MS
     if not is_known or document.values.get("implausible") is not None:
         return _EPOCH

@@ -4,7 +4,7 @@ The code of this module does no I/O itself.
 
 Most fields of an event have few distinct values. Each value of a field with few values has a code, which is a
 number from a dictionary. Rows hold codes. The values of the other fields are found through tokens. A token
-that is not a word of the event's text begins with a mark that no word contains.
+that is not a word of the event's text begins with a mark that no word of a text contains.
 """
 
 from __future__ import annotations

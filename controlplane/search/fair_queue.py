@@ -1,6 +1,6 @@
 """A queue that runs a few jobs at a time and serves the waiting keys round-robin.
 
-A key with many jobs delays only the jobs of that key.
+A queue key with many jobs delays only the jobs of the same key.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FairQueue:
             raise
 
     def _leave(self) -> None:
-        """Give the slot of a finished job to the next waiting job, if there is one."""
+        """Give the slot of a finished job to the next waiting job, if a job waits."""
         while self._waiting:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)

@@ -72,7 +72,7 @@ class CursorError(ValueError):
 class SearchQuery:
     """A search for events of some organisations.
 
-    `orgs` has no default, so that each caller gives it; None means all organisations.
+    `orgs` has no default, so that each caller must pass a value; None means all organisations.
     """
 
     org_ids: tuple[str, ...] | None
@@ -140,7 +140,8 @@ class SearchIndex(Protocol):
     async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
         """Write already parsed events to the index.
 
-        Durability, repeated writes and errors are the same as for the method `write`.
+        This method has the same durability and errors as the method `write`, and repeated writes have the
+        same effect.
         """
         ...
 

@@ -1,7 +1,7 @@
 """Finds the newest matches in all parts of the embedded index, newest part first, within the time limit.
 
-FTS5 finds candidates. The row of an event decides most terms of a filter. For the other terms of a filter,
-the text of the event is read.
+FTS5 finds candidates. The index row of an event is enough to evaluate most terms of a filter. For the other
+terms of a filter, the search reads the text of the event.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class OutOfTime(Exception):
 class TimeLimit:
     """A time limit of a search, which is checked for each part and for each event that is read.
 
-    The limit is checked for each event, because one event may have as much text as thousands of others.
+    The limit is checked for each event, because one event may have as much text as thousands of other events.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Search:
     def matches(
         self, part: Part, columns: Sequence[str], limit: int, look: Callable[[Key], None]
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the key and the columns of each match in the part, newest first.
+        """Yield the index key and the columns of each matching event in the part, newest first.
 
         The method calls `look` before it reads an event.
         """
@@ -168,7 +168,7 @@ class Search:
         return first <= last
 
     def _bounds(self, part: Part) -> tuple[int, int]:
-        """Return the least and the greatest key that a matching event in the part may have."""
+        """Return the least and the greatest index key that a matching event in the part may have."""
         first, last = part.least, part.most
         if self._query.from_ms is not None:
             first = max(first, key_of(self._query.from_ms, 0))
@@ -179,7 +179,7 @@ class Search:
         return first, last
 
     def _asked_of(self, part: Part) -> tuple[_Source, list[Condition], list[Term]]:
-        """Return the table of candidates, the conditions on its rows, and the terms that need event texts."""
+        """Return the table of candidate events, conditions on the table's rows, and terms that need texts."""
         codes = self._reader.codes(part.number)
         source, told, is_by_tokens = self._source(part, codes)
         if self._query.org_ids is not None:
@@ -231,7 +231,7 @@ class Search:
         return rarest if rarest and found[rarest] <= _FEW else ""
 
     def _named_keys(self, part: Part) -> list[int]:
-        """Return the keys of the events that have one of the requested ids as event id or request id."""
+        """Return the index keys of the events with one of the requested ids as event id or request id."""
         keys = [key_of(*key) for key in self._named or () if part_of(key[1]) == part.number]
         sql = f"SELECT rowid FROM words_{part.number} WHERE words_{part.number} MATCH ?"  # noqa: S608 - a number
         for expression in filter(None, map(request_tokens, self._query.filter.terms)):

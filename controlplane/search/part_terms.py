@@ -52,7 +52,7 @@ _OPEN_ENDS: Final = ("/", "(")  # last characters of a folder that contains long
 
 
 class Untold(Exception):
-    """Error because the row of an event can't decide the term, so that the event has to be read."""
+    """Error because the index row of an event is not enough to evaluate the filter term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def names_of(term: Term) -> tuple[str, ...]:
 def request_tokens(term: Term) -> str:
     """Return the FTS5 expression for the request ids of a term.
 
-    A request id that equals the id of its event has no token.
+    If a request id equals the id of its event, the index has no token for the request id.
     """
     if not isinstance(term, FieldTerm) or term.field.name != "request":
         return ""

@@ -1,11 +1,11 @@
 """The parts of the embedded search index.
 
-The tables of a part are dropped when retention removed its last event.
+The tables of an index part are dropped when retention has removed the last event of the part.
 
-A part of the index holds the events at about a million consecutive positions. The key of an event consists of
-its time and the low bits of its position. So the order of keys is the order of events on result pages. A part
-has four tables: rows (a narrow row for each event), words (FTS5 tokens without positions), codes (a
-dictionary) and counts.
+A part of the index holds the events at about a million consecutive positions. The index key of an event
+consists of the event's time and the low bits of its position. So sorting events by these keys gives the order
+of events on result pages. A part has four tables: rows (a narrow row for each event), words (FTS5 tokens
+without positions), codes (a dictionary) and counts.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Part:
     total: int  # number of events of all organisations
 
     def key(self, key: int) -> Key:
-        """Return the time and position of the event with this key."""
+        """Return the time and the position of the event that has this index key."""
         return key >> PART_BITS, self.number << PART_BITS | key & mask()
 
     def last_before(self, before: Key) -> int:
@@ -98,7 +98,7 @@ class Part:
 
     @property
     def end(self) -> Key:
-        """Return a time and position that are after all events of this part."""
+        """Return a time and a position after all events in this part of the index."""
         return (self.most >> PART_BITS) + 1, 0
 
 
@@ -128,7 +128,7 @@ def time_column() -> str:
 
 
 def read_parts(db: sqlite3.Connection, orgs: Sequence[int] | None) -> list[Part]:
-    """Return the parts that have events of these organisations, newest part first."""
+    """Return the index parts that have events of these organisations, newest part first."""
     wanted = None if orgs is None else frozenset(orgs)
     by_part: dict[int, list[tuple[int, int, int, int]]] = {}
     for number, *of_org in db.execute("SELECT part, org, least, most, count FROM parts"):
@@ -198,7 +198,7 @@ class PartWriter:
 
 
 def _add(db: sqlite3.Connection, part: int, arrived: Arrived, codes: Codes) -> None:
-    """Add events to a part in the order of their keys.
+    """Add events to a part of the index in the order of their index keys.
 
     FTS5 begins a new segment whenever a key is lower than the previous key.
     """
@@ -230,7 +230,7 @@ def _add(db: sqlite3.Connection, part: int, arrived: Arrived, codes: Codes) -> N
 
 
 def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
-    """Yield the number of each part, with its events in the order of their keys."""
+    """Yield the number of each index part, and the events of the part in the order of their index keys."""
     by_part: dict[int, list[int]] = {}
     for place, position in enumerate(arrived.positions):
         by_part.setdefault(position >> PART_BITS, []).append(place)
@@ -248,10 +248,10 @@ def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
 
 
 def _drop_empty_parts(db: sqlite3.Connection) -> None:
-    """Drop the tables of parts that have no events.
+    """Drop the tables of index parts that have no events.
 
-    Retention keeps the newest part even if it is empty, so that its number always stands for the same
-    dictionary.
+    Retention keeps the newest part even if this part is empty, so that a part number always stands for the
+    same dictionary.
     """
     names = db.execute(
         "SELECT substr(name, 6) FROM sqlite_schema WHERE name GLOB 'rows_*'"
@@ -337,9 +337,9 @@ def _purge_part(
 
 
 def _remove(db: sqlite3.Connection, part: Part, org: int, rows: Sequence[Sequence[Any]]) -> None:
-    """Remove the rows of events from a part, but not their tokens.
+    """Remove the rows of events from an index part, but not the FTS5 tokens of these events.
 
-    The tokens of a removed event match no row, and are removed together with the part.
+    The tokens of a removed event no longer belong to a row, and are removed together with the index part.
     """
     keys, *columns = zip(*rows, strict=True)
     ((count, newest),) = db.execute(

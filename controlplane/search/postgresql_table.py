@@ -174,8 +174,8 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
 def _words_within(pieces: Sequence[str]) -> Iterator[str]:
     """Yield a tsquery for each complete word that every text with these pieces contains.
 
-    A word that begins within a piece must be in the text if no `%` can change the word. A word at the end of
-    a piece may continue after the piece.
+    A word that begins within a piece must be in the text if no `%` can change the word. The word at the end
+    of a piece may be only the first part of a word in the text.
     """
     for number, piece in enumerate(pieces):
         if "%" in piece:

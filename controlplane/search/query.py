@@ -30,7 +30,7 @@ Kind = Literal["text", "texts", "number", "time"]
 class QueryError(ValueError):
     """Error because the text of a filter or a time can't be parsed.
 
-    `column` is the place of the error in the text, in characters from 1.
+    `column` is the place of the error in the text, counted in characters from 1.
     """
 
     def __init__(self, message: str, column: int) -> None:
@@ -135,7 +135,7 @@ Match: TypeAlias = Exactly | Like | Between
 
 @dataclass(frozen=True, slots=True)
 class FieldTerm:
-    """Search condition that at least one of the matches accepts a value of the field."""
+    """Search condition: at least one of the given matches accepts a value of the field."""
 
     field: Field
     matches: tuple[Match, ...]

@@ -48,7 +48,7 @@ class Condition:
     def numbered(self, write: Callable[[int, object], str]) -> str:
         """Return the SQL with the database's own markers for parameters.
 
-        `write` receives the number and the value of a parameter, and returns its marker.
+        `write` receives the number and the value of a parameter, and returns the marker of the parameter.
         """
         first, *others = self.sql.split("?")
         markers = map(write, range(len(self.parameters)), self.parameters)
@@ -62,7 +62,7 @@ NOTHING: Final = Condition("1 = 0")
 class Dialect(Protocol):
     """The columns of the table of events in one database engine, and conditions on the values of events.
 
-    All texts that a dialect receives are case-folded.
+    The caller has already case-folded all texts that it passes to a dialect.
     """
 
     @property
@@ -221,7 +221,7 @@ def write_cursor(before: Key) -> str:
 
 
 def read_cursor(cursor: str) -> Key:
-    """Return the key before which the events of the next page come."""
+    """Return the index key before which the events of the next page come."""
     try:
         time_ms, position = struct.unpack(
             ">qq", base64.b64decode(cursor + "==", altchars=b"-_", validate=True)

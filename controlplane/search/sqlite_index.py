@@ -101,8 +101,8 @@ class _Connection:
 class SqliteIndex:
     """The embedded search index, in one SQLite file.
 
-    One connection writes events, one finds events, and one counts events. Each connection has its own thread,
-    so no connection delays another connection.
+    One connection writes events, a second connection finds events, and a third connection counts events. Each
+    connection has its own thread, so no connection delays another connection.
     """
 
     def __init__(

@@ -1,1 +1,4 @@
-"""Sinks: external destinations of audit events. A durable consumer of the store's outbox serves each sink."""
+"""Sinks: external destinations of audit events.
+
+Each sink has a durable consumer that reads the store's outbox.
+"""

@@ -95,7 +95,7 @@ class Attempts:
                 self.problem = problem
 
     async def recovered(self) -> None:
-        """Clear the stored problem of the sink or webhook, if there was one."""
+        """Clear the stored problem of the sink or webhook, if a problem is stored."""
         if self.problem is not None:
             _log.info("%s: delivers again", self.label)
             await self._store.note_sink_problem(self._name, None)

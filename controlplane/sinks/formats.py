@@ -41,7 +41,7 @@ def as_event(members: Members, body: bytes) -> bytes:
 def as_ocsf(members: Members, body: bytes) -> bytes:
     """Return the event as an API Activity event of the Open Cybersecurity Schema Framework (OCSF).
 
-    Members of the event that have no place in API Activity are put under `unmapped`.
+    Members of the event that have no place in the OCSF class API Activity are put under `unmapped`.
     """
     return orjson.dumps(_without_nothing(_ocsf(members)))
 
@@ -119,7 +119,7 @@ def _ocsf(event: Members) -> dict[str, Any]:
 
 
 def _without_a_place(event: Members, method: str) -> Iterator[tuple[str, Any]]:
-    """Yield the members of this event that have no place in API Activity, such as an unusual method."""
+    """Yield the event's members without a place in OCSF's class API Activity, such as an unusual method."""
     if method not in _METHODS:
         yield "method", event.get("method")
     if event.get("path") is None:

@@ -59,7 +59,9 @@ class Limits:
 
 
 class SinkUnavailable(Exception):
-    """Error because the sink accepts nothing now. The consumer sends the same events again later.
+    """Error because the sink accepts nothing now.
+
+    After this error, the consumer sends the undelivered events again later.
 
     The sink has received the first `delivered` events of the call, so the consumer does not send these events
     again.
@@ -88,7 +90,7 @@ class Sink(Protocol):
     def limits(self) -> Limits: ...
 
     async def send(self, events: Sequence[SinkEvent]) -> Sent:
-        """Send the events, and return when the sink has them.
+        """Send the events, and return when the sink has received them.
 
         Raise SinkUnavailable if the sink accepts nothing now, or SinkRefused if it refuses the events. The
         events have the order of their positions in the store. The call of `send` may be cancelled. After a

@@ -1,4 +1,4 @@
-"""Selects the events that a sink wants, and writes them in its format.
+"""Selects the events that a sink wants, and writes these events in the sink's format.
 
 The code of this module does no I/O itself.
 """
@@ -22,7 +22,7 @@ _DAMAGED = "the block of the event is damaged in the store"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The events that a sink wants, and the format in which it gets them."""
+    """The events that a sink wants, and the format in which the sink gets these events."""
 
     wanted: Filter
     org_ids: frozenset[str] | None  # None for every organisation

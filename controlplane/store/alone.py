@@ -22,7 +22,7 @@ class Alone:
     """A lock on the SQLite file itself, which ends with the process.
 
     This lock (flock) is of another kind than SQLite's own locks. Close this lock after all connections to the
-    file, because closing a file releases SQLite's locks of the process on it.
+    file are closed: closing the file also releases SQLite's locks on the file.
     """
 
     leads = True

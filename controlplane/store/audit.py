@@ -489,7 +489,7 @@ def _replace_gaps(connection: Connection, key: tuple[str, str], before: list[Gap
 
 
 def _drop_surplus(connection: Connection, key: tuple[str, str], *, added: bool) -> int:
-    """Delete the newest gaps beyond the limit, and return how many sequence numbers are in them."""
+    """Delete the newest gaps beyond the limit, and return how many sequence numbers are in these gaps."""
     if not added:
         return 0
     rows = connection.rows(

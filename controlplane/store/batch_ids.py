@@ -1,4 +1,4 @@
-"""The time for which the store keeps a batch id, and the ids that are refused by their own time.
+"""The time for which the store keeps a batch id, and the ids that are refused because they are old.
 
 The code of this module does no I/O itself.
 
@@ -32,7 +32,7 @@ def made_ms(batch_id: str) -> int | None:
 
 
 def is_too_old(batch_id: str, now_ms: int) -> bool:
-    """Return True if the time in the batch id is so old that the store refuses the id unseen."""
+    """Return True if the time in the batch id is so old that the store refuses the id without a look-up."""
     made = made_ms(batch_id)
     return made is not None and made < now_ms - _TAKEN_MS
 

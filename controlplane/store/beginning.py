@@ -55,7 +55,7 @@ def require_store(store: Path, master_key: Path | None) -> None:
 
 
 def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
-    """Return the existing files that only a used store leaves beside its own file."""
+    """Return the existing files that only a used store leaves next to its main file."""
     beside = [store.with_name(store.name + suffix) for suffix in _BESIDE]
     if not store.exists() or not store.stat().st_size:
         beside.append(store.with_name(store.name + _LOG))

@@ -94,7 +94,7 @@ def add_blocks(
 
 
 def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[int]:
-    """Return, for each event id that the store does not have, the index of its first event in the batch."""
+    """Return, for each event id that the store lacks, the index of the id's first event in the batch."""
     dialect = connection.dialect
     rows = connection.rows(
         f"SELECT id FROM event_ids WHERE org_id = ? AND block >= ? AND id {dialect.among}",  # noqa: S608
@@ -349,7 +349,7 @@ def _purge_damaged(
     connection: Connection, org_id: str, position: int, span: Sequence[int], ends: tuple[int, int],
     chain: Chain,
 ) -> int:  # fmt: skip
-    """Delete a block whose events can't be read, unless its last event may have to stay.
+    """Delete a block whose events can't be read, unless the last event of the block may have to stay.
 
     The ids of the deleted events remain in the table of ids. To find these ids without the events, the store
     would have to read all ids of the organisation.

@@ -66,7 +66,7 @@ def purged_places(connection: Connection, org_id: str, position: int, number: in
     """Return the indexes of a block's purged events, from chain links with a number above `number`.
 
     A link that can't be read does not count as a purge. Events are purged only after they were received, so
-    purges are always in links after the link of their block.
+    the link of a purge always follows the link of the purged block.
     """
     rows = connection.rows(
         "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge'"
@@ -153,7 +153,7 @@ class Chain:
         )
 
     def adopt(self, connection: Connection, org_id: str) -> int:
-        """Add the organisation's next blocks of an earlier release to its chain.
+        """Add the next blocks that an earlier release stored to the audit chain of the organisation.
 
         Return the number of the events in these blocks.
         """

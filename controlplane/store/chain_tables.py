@@ -35,7 +35,10 @@ class ChainTables:
         return Chain(self._chain_key, self._clock.wall_ms())
 
     async def adopt_blocks(self, org_id: str) -> int:
-        """Add the next blocks of an earlier release to the chain, and return the number of their events."""
+        """Add the next blocks that an earlier release stored to the chain.
+
+        Return the number of events in these blocks.
+        """
         return await self._database.write(
             lambda connection: self._chain().adopt(connection, org_id), of_org(org_id)
         )

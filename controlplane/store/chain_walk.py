@@ -84,8 +84,7 @@ def _further(reached: Reached, link: Link) -> Reached:
 def mismatch_at_end(connection: Connection, org_id: str) -> Misfit | None:
     """Return a mismatch at the end of the organisation's chain, in one transaction.
 
-    The mismatch is a link that no verification reaches, or a block after the blocks that the newest link
-    covers.
+    The mismatch is a link that a verification does not reach, or a block that the newest link does not cover.
     """
     row = connection.row(
         "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)

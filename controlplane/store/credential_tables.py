@@ -118,7 +118,7 @@ class CredentialTables:
     def _remove_secret(self, connection: Connection, app: App, version: int) -> None:
         """Delete a client secret of an application.
 
-        If the secret was still valid, revoke the tokens of all secrets of the application.
+        If the secret was still valid, revoke the access tokens from all client secrets of the application.
         """
         newest = 0 if app.newest_secret is None else app.newest_secret.version
         connection.run("DELETE FROM app_secrets WHERE app_id = ? AND version = ?", (app.app_id, version))

@@ -1,9 +1,9 @@
 """The interface between the store's tables and a database: jobs, locks, and SQL that all engines share.
 
 A job is a plain function that reads or writes the database. A job runs in one thread. A job that writes runs
-in one transaction: if the job fails, none of its changes stay. A job that writes names the locks under which
-it reads before it writes. A database engine with a single writer needs no locks. With other database engines,
-a job's locks are acquired before the job runs and held until its transaction ends.
+in one transaction: if the job fails, none of its changes stay. A write job must name its locks, and reads the
+database only while it holds these locks. A database engine with a single writer needs no locks. With other
+database engines, a job's locks are acquired before the job runs and held until its transaction ends.
 
 SQL that all engines share has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and
 `RETURNING`. A boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` has the SQL
@@ -69,7 +69,7 @@ class Connection(Protocol):
         """Return the first of `count` consecutive positions for new events, which no other job gets."""
 
     def positions_used(self, last: int) -> None:
-        """Store the last position that events of this job got.
+        """Store the last position that the events of this job received.
 
         Positions after the last used position may be assigned again.
         """

@@ -147,7 +147,7 @@ class EnrolmentTables:
 
 
 def _refusal(connection: Connection, enrolment: Enrolment) -> EnrolmentRefusal | TooSoon | None:
-    """Return the reason why the token can't enrol this proxy, or None if it can."""
+    """Return the reason why the token can't enrol this proxy, or None if the token can enrol it."""
     (token,) = _tokens(connection.rows(f"{_TOKENS} WHERE digest = ?", (enrolment.token_digest,))) or (None,)
     if token is None:
         return "unknown"
@@ -172,7 +172,7 @@ def _enrolled_before(connection: Connection, enrolment: Enrolment, token_id: str
 
 
 def _refusal_of_repetition(connection: Connection, proxy_id: str) -> EnrolmentRefusal | TooSoon | None:
-    """Return the reason why the proxy can't repeat its enrolment, or None if it can."""
+    """Return the reason why the proxy can't repeat its enrolment, or None if a repetition is allowed."""
     pairs = key_pairs(connection, proxy_id)
     (seen_ms,) = connection.row("SELECT last_seen_ms FROM proxies WHERE proxy_id = ?", (proxy_id,))
     if pairs is None or pairs.is_proved or pairs.maker is not KeyMaker.ENROLMENT or seen_ms is not None:
@@ -199,7 +199,7 @@ def _enrol(connection: Connection, enrolment: Enrolment, keys_for: Callable[[str
 def _enrol_again(
     connection: Connection, enrolment: Enrolment, token: EnrolmentToken, proxy_id: str, keys: NewKeys
 ) -> Enrolled:
-    """Replace keys of a proxy that were never used.
+    """Replace the unused keys of a proxy.
 
     The operator log has one line for all repetitions of an enrolment.
     """
@@ -324,7 +324,7 @@ def _enrolled(connection: Connection, proxy_id: str) -> Enrolled:
 
 
 def _tokens(rows: Iterable[Row]) -> list[EnrolmentToken]:
-    """Return the enrolment tokens of the given rows.
+    """Build the enrolment tokens from database rows.
 
     Each row has one organisation of a token, and the tokens keep the order of the rows.
     """

@@ -223,10 +223,10 @@ def _newest(
 
 
 def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...]:
-    """Return the proxies that need attention most: with losses first, then enabled, then long silent.
+    """Return the proxies that need attention most, sorted by losses, state and silence.
 
-    Retired proxies count only if they have losses, and then as if they were disabled. Proxies that have ended
-    count in the same way as retired proxies.
+    Proxies with losses come first, then enabled proxies, and in each group the longest silent proxies. A
+    retired proxy counts only if it has losses. Retired and ended proxies count as disabled proxies.
     """
     rows = connection.rows(
         "SELECT name, CASE WHEN retired_ms IS NOT NULL OR ended_ms = last_seen_ms THEN 0"  # noqa: S608

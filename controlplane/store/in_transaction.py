@@ -54,7 +54,7 @@ class InTransaction:
 def finished(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, without an event loop.
 
-    The coroutine may not wait for anything, because a transaction has a thread and no event loop.
+    The coroutine must not wait for anything, because a transaction has a thread and no event loop.
     """
     try:
         work.send(None)

@@ -85,7 +85,7 @@ class Conflict(StoreError):
 
 
 class SecondPersonNeeded(Conflict):
-    """Error because a second person has to approve this change.
+    """Error because a second operator has to approve this change.
 
     A method that raises SecondPersonNeeded has changed nothing in the store.
     """
@@ -93,7 +93,8 @@ class SecondPersonNeeded(Conflict):
     def __init__(self, change: Ruleset | None) -> None:
         """Set the text of the error, and the change that needs approval.
 
-        `change` is the ruleset version that would be made, or None if an application would be bound.
+        `change` is the ruleset version that would be made, or None for the assignment of a ruleset to an
+        application.
         """
         super().__init__("the organisation now needs a second person for this: repeat it to propose it")
         self.change = change
@@ -137,7 +138,7 @@ class StoredEvent(NamedTuple):
 
 
 class BlockPlace(NamedTuple):
-    """Position of a block among the blocks of its organisation, ordered by the time of its first event."""
+    """Position of a block in the list of its organisation's blocks, sorted by the first event's time."""
 
     least_ms: int
     position: int
@@ -345,7 +346,7 @@ class NewKeys:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """A noted call of a proxy with one of its keys."""
+    """Record of a call that a proxy made with one of its keys."""
 
     proxy: str
     was_retired: bool
@@ -864,7 +865,7 @@ class LogLine:
 class LogQuery:
     """A selection of lines of the operator log.
 
-    A condition that is None does not restrict the lines.
+    A condition that is None does not restrict the log lines.
     """
 
     limit: int
@@ -893,7 +894,7 @@ class SignInKeys:
 
 
 class AttemptLimit(NamedTuple):
-    """The number of failed sign-ins with a key, after which the next sign-in must wait."""
+    """The number of failed sign-ins by an address, a name or both, after which the next sign-in must wait."""
 
     what: Literal["address", "name", "pair"]
     key: bytes
@@ -1013,7 +1014,7 @@ class LinkSpan(NamedTuple):
 class GivenOut:
     """A range of events that an index or an archive writes together.
 
-    The store saves the range before the first attempt to write its events.
+    The store saves the range before the first attempt to write the events of the range.
     """
 
     after: int
@@ -1053,7 +1054,7 @@ class AuditStore(OutboxStore, Protocol):
     async def blocks_between(
         self, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
     ) -> BlockSlice:
-        """Return events of the organisation from about that time range, some MB, the latest blocks first."""
+        """Return some MB of the organisation's events from about that time range, the latest blocks first."""
 
     async def count_between(self, org_id: str, from_ms: int, to_ms: int) -> int:
         """Return the approximate number of the organisation's events between two times."""
@@ -1080,23 +1081,23 @@ class AuditStore(OutboxStore, Protocol):
     async def acknowledge_losses(
         self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None
     ) -> Losses:
-        """Acknowledge the current losses of the organisation's events at the proxy, and return them.
+        """Acknowledge the current losses of the organisation's events at the proxy, and return these losses.
 
         Raise Conflict if the current losses differ from the expected losses.
         """
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
-        """Delete up to `limit` events whose receipt and whose own time are before `before_ms`.
+        """Delete up to `limit` events that were received, and that happened, before `before_ms`.
 
-        Also delete events that were received before `before_ms` and whose own time is later than their
-        receipt. Return the number of deleted events.
+        Also delete events that were received before `before_ms`, and whose own time is after the time of
+        their receipt. Return the number of deleted events.
         """
 
     async def received_before(self, org_id: str, before_ms: int) -> int:
         """Return the position of the organisation's last event that was received before `before_ms`."""
 
     async def received_at(self, position: int) -> int | None:
-        """Return the time in ms at which the event at that position was received, or None if it is gone."""
+        """Return the time in ms at which the event at that position was received; None if it was deleted."""
 
     async def correct_receipts(self, org_id: str, now_ms: int) -> int:
         """Set receipt times that lie in the future to the current time.
@@ -1112,7 +1113,7 @@ class ArchiveSource(Protocol):
     """The part of the store from which an archive is written."""
 
     async def archive_range(self, after: int) -> ArchiveRange | None:
-        """Return the blocks after the position that an archive may write together, or None."""
+        """Return the next blocks after the position that may be archived together, or None."""
 
     async def orgs_between(self, after: int, upto: int) -> list[str]:
         """Return the ids of the organisations whose chains cover blocks between the two positions.
@@ -1127,7 +1128,7 @@ class ArchiveSource(Protocol):
         """
 
     async def chained_blocks(self, org_id: str, span: LinkSpan) -> list[ChainedLink]:
-        """Return the first links of the range with their blocks, some MB of them."""
+        """Return the first links of the range with their blocks, but at most some MB of blocks."""
 
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def fix_range(self, archive: str, after: int, upto: int) -> int:
@@ -1144,7 +1145,10 @@ class ChainStore(ArchiveSource, Protocol):
         """Sign all new links of the audit chains from now on."""
 
     async def adopt_blocks(self, org_id: str) -> int:
-        """Add the next blocks of an earlier release to the chain, and return the number of their events."""
+        """Add the next blocks that an earlier release stored to the chain.
+
+        Return the number of events in these blocks.
+        """
 
     async def chained_orgs(self) -> list[str]: ...
     async def chain_head(self, org_id: str) -> ChainHead | None: ...
@@ -1195,15 +1199,15 @@ class RegistryStore(Protocol):
     ) -> None:
         """Replace the current keys of a proxy.
 
-        The old keys stay valid for `overlap_ms` milliseconds. Raise Conflict if the current keys do not have
-        the version `expected`.
+        The old keys of the proxy stay valid for `overlap_ms` milliseconds. Raise Conflict if the current keys
+        of the proxy do not have the version `expected`.
         """
 
     async def note_key_use(self, api_key_digest: bytes, address: str) -> KeyUse | None:
-        """Note a call with this key of a proxy, and return None if the key does not exist any more.
+        """Record a call with this key of a proxy, and return None if the key does not exist any more.
 
-        The first call with a new key ends the older keys earlier. A call with any key of a retired proxy ends
-        the retirement of the proxy.
+        The first call with a new key moves the end of the older keys to an earlier time. A call with any key
+        of a retired proxy ends the retirement of the proxy.
         """
 
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy: ...
@@ -1380,8 +1384,8 @@ class EnrolmentStore(Protocol):
     ) -> Enrolled | EnrolmentRefusal | TooSoon:
         """Add the proxy that requests an enrolment.
 
-        If a proxy with this enrolment id exists and never sent a request, give it new keys instead.
-        `keys_for` makes the keys of a proxy from its proxy id.
+        If a proxy with this enrolment id exists and never sent a request, give new keys to this proxy
+        instead. `keys_for` makes the keys of a proxy from its proxy id.
         """
 
     async def renew_keys(self, renewal: Renewal, keys: NewKeys) -> Enrolled | RenewalRefusal | TooSoon:
@@ -1435,7 +1439,7 @@ class OperatorStore(Protocol):
     async def add_operator(self, operator: Operator) -> None: ...
     async def operators(self) -> list[Operator]: ...
     async def operator(self, reference: str) -> Operator | None:
-        """Return the operator with this id or name, ignoring case."""
+        """Return the operator with this id or name. The case of letters does not matter."""
 
     async def set_password(self, operator_id: str, password_hash: str | None) -> None:
         """Set the password of an operator, which ends the operator's sessions."""
@@ -1469,7 +1473,7 @@ class OperatorStore(Protocol):
     async def link_first_sign_in(self, operator_id: str, issuer: str, subject: str) -> bool:
         """Link a local operator to a person if the operator has neither a link nor a password.
 
-        Return False if the operator has a link or a password.
+        Return False if the operator has a password or a link to a person.
         """
 
     async def unlink_operator(self, operator_id: str) -> None:
@@ -1632,7 +1636,7 @@ class TombstoneStore(Protocol):
         """
 
     async def ruleset_users(self, ruleset_id: str) -> list[str]:
-        """Return the reasons why the ruleset can't be deleted, for a person."""
+        """Return the reasons why the ruleset can't be deleted, as texts for a person."""
 
     async def delete_org(self, org_id: str, by: str) -> Tombstone:
         """Delete an organisation that has no applications.
@@ -1648,7 +1652,7 @@ class TombstoneStore(Protocol):
         """
 
     async def delete_schema(self, org_id: str, root: str) -> str:
-        """Delete the current schema of the root path, and return its digest.
+        """Delete the current schema of the root path, and return the digest of this schema.
 
         Raise Conflict if an active ruleset names the schema.
         """

@@ -4,7 +4,7 @@ While control planes are upgraded one by one, a control plane of the previous re
 schema. So a migration only adds tables, columns with a default, or indexes. A release stops using a column or
 table first, and only the next release removes it. If a program of schema 18 can use the database after a
 migration, the file name of the migration says so: `0019_what.from_18.sql`. The database stores the names of
-its migrations. A program refuses a newer schema unless the names of all migrations after its own allow it.
+its migrations. A program refuses a newer schema unless the names of all later migrations allow this program.
 """
 
 from __future__ import annotations

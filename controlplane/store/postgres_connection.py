@@ -92,8 +92,9 @@ def prepare(raw: psycopg.Connection[TupleRow]) -> None:
 class PostgresConnection:
     """A connection to PostgreSQL within one transaction, as a job uses it.
 
-    A transaction that writes uses a pipeline: `run` and `many` wait only for the next result that a job
-    needs, or for the commit. So the transaction of a batch costs few round trips to the server.
+    A transaction that writes sends its statements in a pipeline: `run` and `many` wait only for the next
+    result that a job needs, or for the commit. So the transaction of a batch costs few round trips to the
+    server.
     """
 
     dialect = POSTGRES

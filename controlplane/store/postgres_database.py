@@ -1,8 +1,8 @@
-"""The store's PostgreSQL database: threads with one connection each, and locks so that several can write.
+"""The store's PostgreSQL database: threads with one connection each, and locks for several writers.
 
 Each write job is one transaction. A write job first acquires its locks. Each statement of a job reads the
 rows that are committed when the statement begins (READ COMMITTED). Another job that could change these rows
-waits for the lock that the first job has. So a job that reads rows before it writes is as correct as in a
+waits until the first job releases its lock. So a job that reads rows before it writes is as correct as in a
 database with a single writer. Jobs of one process that need the same lock wait without using a thread. So an
 organisation with many jobs leaves threads for the jobs of other organisations.
 
@@ -11,13 +11,13 @@ commit, the caller gets a StoreError. The proxy then sends the batch again, and 
 batch is stored already.
 
 Positions of events come from a sequence, so a transaction may commit after another transaction with higher
-positions. Someone who reads events in the order of positions must not read past the uncommitted positions.
-Every transaction that takes positions first acquires a shared lock for positions and holds the lock until its
-end. A reader first reads the value of the sequence, and then which transactions hold the shared lock. Each
-transaction that took a position up to the value of the sequence then holds the shared lock, or has ended.
-When all these transactions have ended, the value of the sequence is a settled position: a new reader sees all
-events up to this position. A reader does not wait for transactions without positions, or for other databases
-of the server.
+positions. A reader of events in the order of positions must not read past the uncommitted positions. Every
+transaction that takes positions first acquires a shared lock for positions and holds the lock until its end.
+A reader first reads the value of the sequence, and then the list of transactions that hold the shared lock.
+Each transaction that took a position up to the value of the sequence then holds the shared lock, or has
+ended. When all these transactions have ended, the value of the sequence is a settled position: a new reader
+sees all events up to this position. A reader does not wait for transactions without positions, or for other
+databases of the server.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A control plane is the leader while its own database session holds a certain lock. The lock ends when the
 session ends. So another control plane gets the lock if the leader dies, stalls or loses its connection. The
-same session receives the announcements of new events. Announcements only make readers read sooner: without
-announcements, readers look for events every few seconds.
+database session that holds this lock also receives the announcements of new events. Announcements only make
+readers read sooner: without announcements, readers look for events every few seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of each session with PostgreSQL, so that both sides detect soon that the other is gone."""
+"""The settings of each session with PostgreSQL, so that both sides detect a lost peer soon."""
 
 from __future__ import annotations
 

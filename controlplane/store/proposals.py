@@ -1,4 +1,4 @@
-"""Proposed changes of rules that wait for a second person, and the check that none bypasses approval."""
+"""Rule changes that wait for a second person, and the check that no change bypasses approval."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def pass_gate(
 ) -> None:
     """Mark the proposal of the approval as approved.
 
-    `change` is the ruleset version that will be made, if any. Raise Conflict if the proposal was approved or
-    rejected already. Raise SecondPersonNeeded if the organisation requires an approval and `approval` is
-    None.
+    `change` is the ruleset version that will be made, or None if the change makes no version. Raise Conflict
+    if the proposal was approved or rejected already. Raise SecondPersonNeeded if the organisation requires an
+    approval and `approval` is None.
     """
     if approval is not None:
         _decide(connection, approval, "approved", None if change is None else change.version)

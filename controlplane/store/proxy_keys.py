@@ -188,7 +188,7 @@ def _has_older(connection: Connection, proxy_id: str, now_ms: int) -> bool:
 
 
 def note_first_use(connection: Connection, proxy_id: str, api_key_digest: bytes, now_ms: int) -> None:
-    """Set the end of the proxy's old keys if this is the first call with its current keys."""
+    """Set the time at which the proxy's old keys expire, if this is the first call with the current keys."""
     first = connection.count(
         "UPDATE proxies SET key_used_ms = ? WHERE proxy_id = ? AND api_key_digest = ?"
         " AND key_used_ms IS NULL",

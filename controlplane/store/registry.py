@@ -633,7 +633,7 @@ class RegistryTables:
 
 
 def _matching(identity: str, table: str, keys: Sequence[str], org_id: str | None) -> str:
-    """Return the condition that a key of the row is parameter 1 and its organisation is parameter 2.
+    """Return the SQL condition that a key column equals parameter 1 and the organisation equals parameter 2.
 
     Each key column has its own SELECT, because a query planner may read the entire table for an OR.
     """
@@ -654,7 +654,7 @@ def _proxy(connection: Connection, proxy_id: str) -> Proxy:
 
 
 def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
-    """Return the proxies of the given rows.
+    """Build the proxies from database rows.
 
     Each row has one organisation of a proxy, and the proxies keep the order of the rows.
     """

@@ -36,7 +36,8 @@ def _reserve_of(database: Path) -> Path:
 class Reserve:
     """The reserved space for the database file at `database`.
 
-    The methods of the reserve never raise OSError: without a reserve, the store works as if it never had one.
+    The methods of the reserve never raise OSError: without a reserve, the store works as if no reserve had
+    ever existed.
     """
 
     def __init__(self, database: Path) -> None:

@@ -129,7 +129,7 @@ class NoticeStore(Protocol):
         """
 
     async def add_notices(self, notices: Sequence[NewNotice], log_position: int) -> None:
-        """Store the notices, and the position in the operator log that they cover, in one transaction."""
+        """Store the notices, and the operator log position up to which notices exist, in one transaction."""
 
     async def notices_after(self, position: int, limit: int) -> list[StoredNotice]: ...
     async def oldest_notice_after(self, position: int) -> int | None:

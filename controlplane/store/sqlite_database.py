@@ -2,11 +2,11 @@
 
 One connection writes groups of jobs, and two connections read, each in its own thread.
 
-A look-up by a key takes some microseconds. Changing to another thread and back takes ten times as long. So
-the event loop has its own connection for look-ups by keys. A single statement that is not a look-up by a key
-reads through the library aiosqlite. If several statements must read one state of the database, they are a
-job, which is a function that runs in one thread. So the statements of a job need few changes of threads, and
-no other job runs between them.
+A look-up by a key takes some microseconds. A change to another thread and back takes ten times as long as a
+look-up by a key. So the event loop has its own connection for look-ups by keys. A single statement that is
+not a look-up by a key reads through the library aiosqlite. If several statements must read one state of the
+database, these statements form a job, which is a function that runs in one thread. So the statements of a job
+need few changes of threads, and no other job runs between them.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time commit
 together, because a commit costs one fsync and one change of threads. If a job of the group fails, only the
@@ -231,7 +231,7 @@ def _read(connection: SqliteConnection, job: Job[T]) -> T:
 
 
 def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]:
-    """Return the outcome of each job: its result, or the exception because of which it was rolled back.
+    """Return the outcome of each job: the job's result, or the exception that rolled the job back.
 
     In the first attempt, the jobs run without a savepoint for each job, which saves a tenth of the time. Few
     jobs fail. If a job of the group fails, all jobs run again, each with its own savepoint.

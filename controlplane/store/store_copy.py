@@ -122,7 +122,7 @@ def _tables(source: sqlite3.Connection) -> list[str]:
 
 
 def _begin(source: sqlite3.Connection, target: _Target, tables: Sequence[str]) -> None:
-    """Mark the database as unfinished, unless an earlier run of the copy did."""
+    """Mark the database as unfinished, unless an earlier run of the copy has marked it."""
     ((is_alone,),) = _fetch(target, "SELECT pg_try_advisory_lock(?)", (_COPYING,))
     if not is_alone:
         raise StoreError("another copy into this database is under way")

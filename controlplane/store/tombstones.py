@@ -243,7 +243,7 @@ def _only(found: Sequence[Any], what: str) -> Any:
 
 
 def _users(connection: Connection, ruleset_id: str) -> list[str]:
-    """Return the users of the ruleset as texts for a person."""
+    """Return the ways in which applications use the ruleset, as texts for a person."""
     users = []
     for column, verb in (("ruleset_id", "evaluates"), ("shadow_ruleset_id", "is the shadow ruleset of")):
         rows = connection.rows(
