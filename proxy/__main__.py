@@ -1,4 +1,4 @@
-"""Entry point of the proxy's command line: `python -m proxy --config FILE [--check | --doctor [--json]]`.
+"""Entry point of the command line `python -m proxy --config FILE [--check | --doctor [--json]]`.
 
 The command loads the settings and runs the supervisor process.
 """

@@ -488,8 +488,8 @@ class SpoolWriter:
     def _drop_oldest(self) -> bool:
         """Delete the oldest finished spool segment of any worker.
 
-        Return False if there is no such segment, or if deleting all of them would not free enough space for
-        one segment.
+        Return False if no finished segment exists, or if deleting all finished segments would not free enough
+        space for one segment.
         """
         finished = sorted(_finished_segments(spool_directory(self._directory)), key=lambda found: found[0])
         if self._want_of_room(sum(_size(path) for _, path, _ in finished)) is not None:

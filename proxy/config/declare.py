@@ -1,4 +1,4 @@
-"""Declaration of settings keys with `setting(...)`, and its description for the loader.
+"""Declaration of settings keys with `setting(...)`, and description of these keys for the loader.
 
 A root dataclass of settings has one field for each section, and a section dataclass one field for each key.
 The names of keys follow from the names of the dataclass fields: the field `rule_sync.saas_base_url` is the
@@ -151,7 +151,7 @@ def tables() -> Any:
 def derived(default: Any) -> Any:
     """Declare a settings field without a key.
 
-    The program derives its value after it has read the settings.
+    The program derives the field's value after it has read the settings.
     """
     return field(default=default, metadata={"derived": True})
 

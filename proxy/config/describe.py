@@ -98,7 +98,7 @@ def _reference_of_kinds(array: Tables) -> Iterator[str]:
 
 
 def _is_own(key: Key, common: Mapping[str, Key]) -> bool:
-    """Return True if the class of a kind declares the key itself, with other values or another meaning."""
+    """Return True if the key is not a common key of all kinds, or has other choices than the common key."""
     return key.name != "Kind" and (key.name not in common or key.choices != common[key.name].choices)
 
 

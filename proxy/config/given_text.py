@@ -1,4 +1,4 @@
-"""Reader for text from people and other programs: UTF-8, with or without a byte order mark."""
+"""Reader for UTF-8 text from people and other programs, with or without a byte order mark."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def placeholder_problems(
     """Yield pairs of setting name and problem, for the loader, if the value is still a placeholder.
 
     `instead` says which value to write. A secret may look like anything. So a secret counts as a placeholder
-    only if its whole value is a placeholder, and no message repeats a part of it.
+    only if its whole value is a placeholder, and no message repeats a part of the secret.
     """
     found = _PLACEHOLDER.fullmatch(value) if secret else _PLACEHOLDER.search(value)
     if found is not None:

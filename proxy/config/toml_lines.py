@@ -31,7 +31,7 @@ Path = tuple[str, ...]
 def key_lines(text: str) -> dict[Path, int]:
     """Return the first line of each table or key path of a TOML text, counted from 1.
 
-    The tables of a TOML array are numbered from 0: ("Credentials", "Identities", "0", "Name").
+    The tables of a TOML array are numbered from 0, as in ("Credentials", "Identities", "0", "Name").
     """
     return _Scanner(text).scan()
 

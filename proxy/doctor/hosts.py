@@ -226,7 +226,7 @@ def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificatio
 def _names(host: Host, address: str) -> str:
     """Return the names in the TLS certificate that the host shows.
 
-    The certificate of the host is not trusted for any other purpose.
+    The function does not verify the certificate, and uses it only to read these names.
     """
     from cryptography import x509
 

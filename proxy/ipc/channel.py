@@ -50,7 +50,7 @@ class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
 class ActiveUpstreamToken(msgspec.Struct, frozen=True, tag="credential", tag_field="type", rename="camel"):
     """agent -> worker: the active token of an upstream identity.
 
-    The generation of a token only increases, so a worker ignores a lower one.
+    The generation of a token only increases, so a worker ignores a lower generation.
     """
 
     identity: str

@@ -55,7 +55,7 @@ class KeyVault:
     async def _failures_of(self, name: str) -> AsyncIterator[None]:
         """Convert each error of Azure's SDK to an error with a text of one line.
 
-        The messages of Azure's SDK quote responses, so they are not used.
+        The messages of Azure's SDK quote responses, so the error text does not contain these messages.
         """
         try:
             async with asyncio.timeout(_TOTAL_SECONDS):

@@ -93,7 +93,7 @@ def _spells_out(pattern: Pattern, at: int) -> bool:
 
 
 def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
-    """Return True if `pattern` has a key after the collection with which the entry's own pattern ends.
+    """Return True if `pattern` has an object id after the collection that ends the entry's own pattern.
 
     An id in a path is not a property.
     """

@@ -472,8 +472,8 @@ def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
 def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
     """Return the index of the first segment in which `names` differ from all certain names.
 
-    Return 0 if one of the names is only the beginning of a certain name, because then no segment
-    distinguishes the two.
+    Return 0 if a name is only the beginning of a certain name, because then no segment distinguishes the two
+    names.
     """
     least = MAX_SEGMENTS
     for name in names:
@@ -607,7 +607,7 @@ def _decoded_again(text: str) -> str:
 def _each(
     variants: list[_Segments], change: Callable[[_Segments], _Segments], room: _Room, kind: int = 0
 ) -> list[_Segments]:
-    """Return the changed variants that differ from their originals, with `kind` added to their kinds."""
+    """Return the changed variants of a path that differ from the original variants, with `kind` added."""
     changed: list[_Segments] = []
     for before in variants:
         after = change(before)
@@ -790,7 +790,7 @@ def _query_decoded(query: str) -> str:
 
 
 def _parameter_aliases(query: str) -> dict[str, str]:
-    """Return the values of the query's parameter aliases (`@name=…`), which may stand for a key in the path.
+    """Return the values of the query's parameter aliases (`@name=…`), which may stand for an object id.
 
     A parameter alias that occurs twice is refused, because its value is ambiguous.
     """

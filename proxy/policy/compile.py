@@ -46,7 +46,7 @@ _NO_PLANS: Final[Any] = {}
 
 
 def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) -> None:
-    """Store the evaluation plan of an HTTP method and a path key in the memo.
+    """Store an evaluation plan in the memo, by HTTP method and by path or path shape.
 
     If the memo is full, it first removes all plans; plans of common requests are soon made again.
     """

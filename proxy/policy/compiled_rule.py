@@ -68,8 +68,9 @@ class Entry:
     def path_holds(self, name: Name, method: str) -> int:
         """Return whether the pattern and the conditions on path parameters hold for this name of a path.
 
-        A path segment that names an operation in the place of a key may be a key. If the operation may be a
-        key, the result is INDETERMINATE: a blocking rule applies, but an allowing rule does not.
+        A path segment that names an operation in the place of an object id may still be an object id. If the
+        operation may be an object id, the result is INDETERMINATE: a blocking rule applies, but an allowing
+        rule does not.
         """
         if name.relations and any(at in name.relations for at in self.keys):
             return NO

@@ -49,7 +49,7 @@ class InvalidRegex(ValueError):
 def compile_check(condition: Condition) -> Check:
     """Compile a condition on any source except `param`.
 
-    The values of the source `param` belong to the path: see `compile_values_test`.
+    For the source `param`, use `compile_values_test`, because its values are parts of the path.
     """
     test = compile_values_test(condition)
     match condition.source:
@@ -269,7 +269,7 @@ def _membership(operands: tuple[Scalar, ...], caseless: Callable[[str], bool]) -
 
 
 def _key(value: bool | int | float) -> tuple[bool, bool | int | float]:
-    """Return a key that distinguishes 1 and true, which are equal in Python but not in JSON."""
+    """Return a dictionary key that distinguishes 1 and true, which are equal in Python but not in JSON."""
     return isinstance(value, bool), value
 
 

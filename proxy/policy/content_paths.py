@@ -84,7 +84,7 @@ def _drives_of(name: Name) -> Iterator[int]:
 
 
 def _is_one_item(words: tuple[str, ...]) -> bool:
-    """Return True if the path leads to one drive item by its key, or to a part of the item."""
+    """Return True if the path leads to one drive item by its id, or to a part of that item."""
     return words[:1] == (ITEMS,) and (len(words) == 2 or (len(words) > 2 and _belongs_to_item(words[2])))
 
 

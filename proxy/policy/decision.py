@@ -1,4 +1,4 @@
-"""Decide on a request: from facts of the request and of the response to a verdict and a reason.
+"""Derive the verdict and its reason from the facts of a request and of the response.
 
 An evaluation plan contains the rules for one HTTP method and one path. A plan has one lane for each
 interpretation of the path. A lane is a list of rules in file order, evaluated until a rule decides. The
@@ -167,7 +167,7 @@ class ImpliedRules:
         raise NotImplementedError
 
     def may_imply(self, target: Target) -> bool:
-        """Return False if a request to this target certainly implies no other request, with any body."""
+        """Return False if no request to this target implies another request, whatever its body is."""
         raise NotImplementedError
 
     def requests(self, request: RequestFacts) -> Iterator[Implied]:
@@ -452,9 +452,9 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
 
 
 def _can_hide(transforms: Transforms | None, place: str) -> bool:
-    """Return False if `$expand=*` leaves the place of the properties to hide unknown.
+    """Return False if, because of `$expand=*`, the place of the properties to hide is unknown.
 
-    Transforms by type do not need the place in the response.
+    Transforms by type do not need the place of the properties in the response.
     """
     if "*" not in place or transforms is None:
         return True
@@ -510,7 +510,7 @@ def _with_logged(decision: Decision, logged: tuple[str, ...]) -> Decision:
 
 
 def _rules_of_both(first: Decision, second: Decision) -> tuple[str, ...]:
-    """Return the ids of rules that contributed to either of two decisions; empty if only one rule did."""
+    """Return the ids of all rules that contributed to two decisions; empty if only one rule contributed."""
     rule_ids = _merged(first.rule_ids, second.rule_ids)
     return rule_ids if len(rule_ids) > 1 else ()
 

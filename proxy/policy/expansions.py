@@ -44,7 +44,7 @@ _known: Final[BoundedMemo[str, tuple[Expansion, ...]]] = BoundedMemo(
 
 
 def expansions_of(text: str) -> tuple[Expansion, ...]:
-    """Return the relations in a value of `$expand`, read with single and with double quotes.
+    """Return the relations in a value of `$expand`, parsed with single and with double quotes.
 
     Raise MalformedTarget if the value of `$expand` cannot be parsed.
     """

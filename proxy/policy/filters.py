@@ -40,7 +40,7 @@ class FilterFailed(ValueError):
 
 
 class PlainValues(FilterFailed):
-    """The body is a plain value or a list of them.
+    """The body is a plain value or a list of plain values.
 
     Only the request path shows if the plain value is a hidden property.
     """
@@ -197,7 +197,8 @@ def _refuse_deep(body: bytes) -> None:
 def _refuse_verbose(body: bytes) -> None:
     """Raise FilterFailed for OData's verbose JSON.
 
-    OData 2 services send verbose JSON with the media type of any JSON, and its properties are within `d`.
+    OData 2 services send verbose JSON with the same media type as any other JSON. The properties of verbose
+    JSON are within the member `d`.
     """
     if _VERBOSE.match(body) is not None:
         raise FilterFailed(
@@ -227,7 +228,7 @@ _STRIPPED = 2
 
 
 class _Within:
-    """The allow list of objects at a place below the root, and the allow lists below that place."""
+    """The allow list for objects at one place in a response, and the allow lists for places below it."""
 
     __slots__ = ("allow", "cause", "inner")
 

@@ -80,7 +80,10 @@ def time_check(gate: TimeGate) -> Check:
 
 
 def minutes(text: str) -> int:
-    """Convert a time `HH:MM` to minutes of the day. Raise ValueError if the time of day has another form."""
+    """Convert a time `HH:MM` to minutes of the day.
+
+    Raise ValueError if the text does not have the form `HH:MM`.
+    """
     hours, colon, rest = text.partition(":")
     if not (colon and len(hours) == len(rest) == 2 and (hours + rest).isdecimal() and text.isascii()):
         raise ValueError("a time of day must have the form HH:MM")

@@ -73,7 +73,7 @@ class HiddenProperties:
 def _leads_to(tail: Path, path: Path) -> bool:
     """Return whether the path `tail` begins with the property path.
 
-    In `tail`, a key may follow each collection of the property path.
+    In `tail`, an object id may follow each collection of the property path.
     """
     at = 0
     for index, part in enumerate(path):

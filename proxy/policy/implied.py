@@ -417,8 +417,8 @@ def brings_relations(name: Name) -> bool:
 def _brought_by_delta(target: Target) -> Iterator[Implied]:
     """Yield the implied reads of relations whose changes a delta query returns.
 
-    A `$skiptoken` or `$deltatoken` does not show which relations the delta returns. So the proxy hides
-    relations that a rule refuses in the response of a delta query.
+    A `$skiptoken` or `$deltatoken` does not show which relations the delta returns. So the proxy removes from
+    the response of a delta query all relations that a rule refuses.
     """
     options = target.options
     continues = any(name in options for name in _CONTINUES)

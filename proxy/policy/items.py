@@ -184,7 +184,7 @@ class _Cutting:
         return all(each.test(read(item, each.path, each.looks)) == YES for each in place.tests)
 
     def _cut(self, spans: list[tuple[int, int]], kept: list[bool]) -> None:
-        """Cut out the array elements or members that do not stay, each with one of its commas."""
+        """Cut out the array elements or members that do not stay, each with one adjacent comma."""
         last_kept = -1
         for at, stays in enumerate(kept):
             if stays:

@@ -111,7 +111,8 @@ class MalformedSegment(ValueError):
 class Aliases:
     """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit of the text that a path inserts.
 
-    A key names an alias in two characters, so without the limit a path could insert a long value many times.
+    An object id in a path can be an alias of two characters, so without the limit a path could insert a long
+    value many times.
     """
 
     __slots__ = ("_room", "_values")
@@ -199,7 +200,7 @@ def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple
 def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
     """Return the interpretations of a segment between the colons of `root:/a (1)/b:`, which names a file.
 
-    Other interpretations of the segment count only for rules that block or filter.
+    All interpretations of the segment other than a file name count only for rules that block or filter.
     """
     plain = _plain(text)
     others = tuple(
@@ -276,7 +277,7 @@ def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
 
 
 def close_parentheses(segments: Sequence[str]) -> list[str]:
-    """Join path segments again if a slash was within the parentheses of a key or call: `search(q='a/b')`."""
+    """Join path segments again if a slash was within a key or call, such as `search(q='a/b')`."""
     return ["/".join(group) for group in _groups(segments)]
 
 

@@ -1,7 +1,7 @@
-"""Distinguish an operation of a collection from a key of the collection.
+"""Distinguish an operation of a collection from the id of an object in the collection.
 
-The names are those of functions and actions that bind to a collection in Microsoft Graph's `$metadata` of
-v1.0.
+This module has the names of functions and actions that bind to a collection in Microsoft Graph's `$metadata`
+of v1.0.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _NOT_COLLECTIONS: Final = frozenset(("v1.0", "beta", "me", "root", "manager", "d
 
 
 def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
-    """Return the positions of the wildcards in a path pattern that may match a key.
+    """Return the positions of those wildcards in a path pattern that may match an object id.
 
-    The wildcards that may match a key follow a literal segment, or a wildcard that cannot itself match a key.
+    A wildcard that may match an object id follows a literal segment, or a wildcard that cannot match an
+    object id.
     """
     found: list[int] = []
     for at in range(len(segments)):
@@ -62,9 +63,9 @@ def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
 def operation_at(
     positions: Iterable[int], words: tuple[str, ...], keys: tuple[int, ...], method: str
 ) -> str | None:
-    """Return the first operation that the method can call and that stands in the place of a key.
+    """Return the first operation that the method can call and that stands in the place of an object id.
 
-    The HTTP method must be in capitals. The path segments at the positions in `keys` are keys, not
+    The HTTP method must be in capitals. The path segments at the positions in `keys` are object ids, not
     operations. An OData action is always the last segment of a path.
     """
     if method not in FUNCTION_METHODS:

@@ -143,7 +143,7 @@ def _is_a_word(text: str, folded: str) -> bool:
 
 
 def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
-    """Return whether the segment after `before` is a key; the last segment of a POST may be an action."""
+    """Return whether the segment after `before` is an object id; a POST may end with an action instead."""
     if word.startswith("$") or fold(word).startswith("microsoft.graph."):
         return False
     if looks_like_id(word) and fold(word) not in KNOWN_RESOURCES:  # names have no significant letter case

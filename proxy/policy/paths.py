@@ -195,7 +195,7 @@ class PathTree(Generic[T]):
         return found, above
 
     def find_any(self, name: Name) -> tuple[list[T], list[T], list[T]]:
-        """Search like `find` for a name that has segments ANY_NAME.
+        """Search like `find` for a name in which some segments are the placeholder ANY_NAME.
 
         The third list has the values that the search reaches only through a guessed segment.
         """

@@ -2,11 +2,11 @@
 
 The filtered response is JSON without hidden properties, or has only values that are not a hidden property.
 
-A filter finds properties by their names in the response. A number, a text or a list of them has no property
-names, so only the request path shows its meaning. OData returns plain values for a property that the path
-names, for a function or an action, and for `/$count`. A response of plain values passes if the path does not
-name a hidden property. Every other response without property names, such as plain values in place of an
-entity, may be the hidden property itself. It fails.
+A filter finds properties by their names in the response. A number, a text, or a list of numbers or texts has
+no property names. Only the request path shows the meaning of such values. OData returns plain values for a
+property that the path names, for a function or an action, and for `/$count`. A response of plain values
+passes if the path does not name a hidden property. Every other response without property names, such as plain
+values in place of an entity, may be the hidden property itself. It fails.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def reaches(
 ) -> tuple[Step, ...]:
     """Return the schema steps of a path after its version, up to the first indeterminate step.
 
-    `quoted` has the positions of keys in quotes or parentheses, which are never operations.
+    `quoted` has the positions of object ids in quotes or parentheses, which are never operations.
     """
     walk = _Walk(model)
     for at, name in enumerate(names):
@@ -92,7 +92,7 @@ def reaches(
 
 
 def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int:
-    """Return whether one of the path's steps has the type or a type derived from it.
+    """Return whether a step of the path has the given type or a type derived from the given type.
 
     The result is MAYBE if a step is indeterminate. The result is also MAYBE if a step has a base type of the
     given type, because the object may be of the given type.
@@ -174,7 +174,7 @@ class _Walk:
         return Step(ROOT, type_, many, member=root)
 
     def _in_collection(self, name: str) -> Step:
-        """Interpret the path segment as an operation, a cast or a key, in this order."""
+        """Interpret the path segment as an operation, a cast or an object id, in this order."""
         simple = _called(name)
         number = self._model.name_id(simple.rpartition(".")[2])
         if number >= 0:

@@ -149,7 +149,7 @@ class ResourceModel:
         return tuple(range(first, last))
 
     def member_of(self, type_: int, name: int) -> tuple[int, int]:
-        """Return the type that declares the member, and the member.
+        """Return the type that declares the given member name, and the row of the member.
 
         The type that declares the member is the given type or a base type of it.
         """

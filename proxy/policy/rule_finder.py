@@ -113,7 +113,7 @@ class RuleFinder:
         return tuple([each if each in _ANY_SEGMENTS else word(each) or "/" for each in words])
 
     def _word_of(self, segment: str) -> str | None:
-        """Return the path segment if a rule or a schema has a name that is equal to it."""
+        """Return the path segment if a rule or a schema has a name that is equal to the segment."""
         return self._words.get(segment) or (segment if self.things.knows(segment) else None)
 
     def plan_of_readings(
@@ -428,7 +428,7 @@ class _BodyOf(Enum):
 
 
 class ImpliedOfPlan(ImpliedRules):
-    """Finder of the requests that the requests of one plan imply.
+    """Finder of the implied requests for the requests of one evaluation plan.
 
     The finder remembers the plans of the implied requests.
     """
@@ -595,7 +595,7 @@ def _opens(candidate: Candidate, reading: Reading) -> bool:
 
 
 def _spells(entry: Entry, reading: Reading) -> bool:
-    """Return True if the rule blocks or filters, and its pattern spells out segments after the address."""
+    """Return True if the rule blocks or filters, and spells out segments after the request's address."""
     if entry.compiled.rule.verdict not in ("block", "filter"):
         return False
     segments = entry.pattern.segments
@@ -626,7 +626,7 @@ def _is_searched(pattern: Pattern, wanted: Searched) -> bool:
 
 
 def _may_hold(segments: Sequence[str | None], holders: Set[str]) -> bool:
-    """Return True if objects of the holders may be below the path segments, which may end with a key."""
+    """Return True if the path may end with a word of `holders`, or with an object id after that word."""
     last, before = (segments[-1], segments[-2]) if len(segments) > 1 else (None, None)
     if len(segments) < 2 or last in holders:
         return True

@@ -21,7 +21,7 @@ RULE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class Match(msgspec.Struct, frozen=True):
-    """The `match` of a rule: `path`, or names of things (types, members and operations) of a schema.
+    """The `match` of a rule, with `path` or with names of schema things (types, members and operations).
 
     The names of things are in one or more of `resource`, `operation` and `pack`.
     """

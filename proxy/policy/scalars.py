@@ -1,9 +1,9 @@
 """Plain scalars of YAML: their spelling, and the number or boolean that each may stand for.
 
-YAML's implicit types lose the spelling of scalars: `1.10` becomes 1.1, `4.0` becomes 4 and `+47` becomes 47.
-So a plain YAML scalar becomes a `Written` if its Python value does not preserve the spelling. A `Written`
-counts as text where text is expected, and as a number where a number is expected. All scalars without a
-special spelling are plain Python values, whose text is `text_of`.
+YAML's implicit types lose the spelling of scalars. For example, `1.10` becomes 1.1, `4.0` becomes 4 and `+47`
+becomes 47. So a plain YAML scalar becomes a `Written` if its Python value does not preserve the spelling. A
+`Written` counts as text where text is expected, and as a number where a number is expected. All scalars
+without a special spelling are plain Python values, whose text is `text_of`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def number_in(text: str) -> int | float | None:
 
 
 def values_meant(text: str) -> tuple[bool | int | float, ...]:
-    """Return the number or boolean that a lenient parser may read a text as, also to base 16 or 8."""
+    """Return the number or boolean that a lenient parser may read a text as, also in hexadecimal or octal."""
     if text in _TRUTH:
         return (_TRUTH[text],)
     other = _OTHER_BASE.fullmatch(text)

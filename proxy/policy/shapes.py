@@ -1,11 +1,11 @@
 """Filter responses of a known shape, many times faster than the filter that goes member by member.
 
 A shape is the list of the members that JSON objects at one place have, in their order. The filter decodes a
-response into structs made for its shape, in which every value is a span of the original text, and encodes it
-again. If the encoded text is equal to the original bytes, the shape describes the whole response. A response
-that a shape describes has no unknown or duplicate member name, and no other order or spelling. If the shape
-describes the response, the filter unsets the hidden members and encodes the rest. Responses of an unknown
-shape are filtered member by member.
+response into structs that are made for the shape, and encodes the structs again. In the structs, every value
+is a span of the original text. If the encoded text is equal to the original bytes, the shape describes the
+whole response. A response that a shape describes has no unknown or duplicate member name. The order and the
+spelling of its members are those of the shape. If the shape describes the response, the filter unsets the
+hidden members and encodes the rest. Responses of an unknown shape are filtered member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
 uniform whitespace is made compact for the comparison, and formatted again afterwards.

@@ -1,7 +1,7 @@
 """Decide if a path reaches a schema thing (type, member or operation) that a rule names.
 
-A blocking rule holds if any step of the path has, or may have, the type of a named thing. The reason is that
-everything below a thing is part of the thing. A rule that allows is stricter than a rule that blocks. An
+A blocking rule holds if any step of the path has, or may have, the type of a named thing. Everything below a
+schema thing in a path is a part of that thing. A rule that allows is stricter than a rule that blocks. An
 allowing rule holds only if it certainly names the end of the path. An allowing rule must also name each
 relation on the path that only refers to its objects and does not contain them.
 """
@@ -127,7 +127,7 @@ def _member_held(things: Things, member: int, owner: int) -> int:
 
 
 def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
-    """Return True if the next step of the path narrows the objects of the given step."""
+    """Return True if the next step of the path selects some of the given step's objects, by key or cast."""
     return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
 
 
@@ -179,8 +179,8 @@ def _option_covered(
 ) -> bool:
     """Return whether the rule covers an OData option such as `$ref` at the end of a path.
 
-    The option `$ref` reads or writes a relation and not its objects. The option `$value` may stand for a
-    separate stream.
+    The option `$ref` reads or writes a relation, but not the objects of the relation. The option `$value` may
+    stand for a separate stream.
     """
     name = path.names[at]
     if name == _REF:
@@ -201,7 +201,7 @@ def _has_stream(model: ResourceModel, type_: int) -> bool:
 
 
 def response_may_hold(things: Things, path: ReachedPath) -> bool:
-    """Return True if the response may contain an object of a named thing without any `$expand`."""
+    """Return True if the response may contain an object of a named thing even without `$expand`."""
     if not path.certain:
         return True
     if not path.steps:
@@ -212,7 +212,7 @@ def response_may_hold(things: Things, path: ReachedPath) -> bool:
 
 
 def end_may_hold(things: Things, path: ReachedPath) -> bool:
-    """Return True if objects at the end of a path with certain steps may be, or contain, a named thing."""
+    """Return True if the objects at the end of an unambiguous path may be, or contain, a named thing."""
     end = path.steps[-1]
     if end.type < 0:
         return False
@@ -287,9 +287,9 @@ def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
 
 
 def step_number(path: ReachedPath, at: int) -> int:
-    """Return the number of a path's step in the form for people.
+    """Return the number of a path's step as it is shown to people.
 
-    Keys, casts and options do not count as steps; each is part of the preceding step.
+    Object ids, casts and options do not count as steps, because each is part of the preceding step.
     """
     parts = (KEY, CAST, OPTION)
     return sum(step.kind not in parts for step in path.steps[: at + 1])
@@ -308,7 +308,7 @@ def named_step(path: ReachedPath, at: int) -> str:
 
 
 def told(path: ReachedPath) -> str:
-    """Describe the things on the path for people: `user → message (user.messages, contained)`."""
+    """Describe for people the things on the path, such as `user → message (user.messages, contained)`."""
     model = path.model
     texts: list[str] = []
     before = _NONE

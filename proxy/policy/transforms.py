@@ -150,7 +150,7 @@ class Named:
 def parse_names(names: Iterable[str]) -> Named:
     """Separate removed from allowed properties in the transform names of an audit event.
 
-    The mark of a cut list stays in the list that it ends.
+    The mark of a cut list stays in the list whose end it marks.
     """
     stripped: list[str] = []
     allowed: list[str] | None = None

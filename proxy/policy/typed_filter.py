@@ -54,7 +54,7 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """State of a rule at one place: the type of the objects there, or the names that lead to its place."""
+    """State of a rule at one place: the objects' type, or the names that lead to the rule's own place."""
 
     rule: int
     type: int  # -1: unknown
@@ -95,7 +95,7 @@ class TypedFilter(CompiledFilter):
 
 
 class _Context:
-    """The rules of one filter, which all its levels share."""
+    """The rules of one filter, which all levels of the filter share."""
 
     def __init__(self, rules: list[_Rule]) -> None:
         self.rules = rules
@@ -130,7 +130,7 @@ class _Context:
 
 
 def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, int]]:
-    """Return the schema members with this name, each with the result of the check that the rule names it."""
+    """Return the schema members with this name, and for each member if the rule names it."""
     number = things.model.name_id(name)
     if number < 0:
         return []

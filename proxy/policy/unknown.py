@@ -4,9 +4,9 @@ An audit event has no headers and no bodies, so some facts of the request are un
 every request that the event may describe, and runs once for each combination of possible values. If all
 combinations have the same outcome, the unknown facts make no difference.
 
-Possible values are tried when a check needs an unknown fact: first whether the value exists, then the result
-of each comparison with it. The evaluation assumes the same result for the same comparison everywhere. An
-unknown body is assumed to be JSON.
+If a check needs an unknown fact, the evaluation tries possible values: first that the fact exists or not,
+then each result of a comparison. The evaluation assumes the same result for the same comparison everywhere.
+An unknown body is assumed to be JSON.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def mixed_scripts(text: str) -> tuple[str, str] | None:
 
 
 def _script(char: str) -> str:
-    """Return the script of a character, the first word of its Unicode name.
+    """Return the script of a character, such as LATIN: the first word of the character's Unicode name.
 
     The result is empty if the character has no script.
     """

@@ -1,8 +1,8 @@
 """A YAML document as plain values with their line numbers, bounded in size, depth and number of nodes.
 
 The parser reads the YAML text event by event, so that nesting cannot exhaust a stack, and counts each alias.
-Of YAML's implicit types, only those of JSON are used (YAML 1.2 core): `no` and `18:00` are text, as their
-author meant. A number or boolean in an unusual spelling is a `Written` (scalars.py), which keeps the
+The parser uses only those implicit types of YAML that JSON has (YAML 1.2 core). So `no` and `18:00` are text,
+as their author meant. A number or boolean in an unusual spelling is a `Written` (scalars.py), which keeps the
 spelling.
 """
 
@@ -105,7 +105,7 @@ class Document:
     def known_part(self, where: Where) -> Where:
         """Return the part of a key path that exists in the document.
 
-        A missing or unknown key at the end of the path stays.
+        A missing or unknown key at the end of the key path stays in the result.
         """
         node = self.root
         known: list[int | str] = []

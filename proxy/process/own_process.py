@@ -148,7 +148,7 @@ def _denied(path: Path, needed: int, below: Path | None) -> str | None:
 def _has_another_cause(path: Path) -> bool:
     """Return True if a new owner would not make the path accessible.
 
-    This is so if the current user owns the path, or if the path's file system is read-only.
+    A new owner does not help if the current user owns the path, or if its file system is read-only.
     """
     return path.stat().st_uid == os.geteuid() or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 

@@ -77,7 +77,7 @@ def readable_credentials(app: SyncApp) -> tuple[SyncCredential, ...] | None:
     """Return an application's credentials in a sync response; None if the response has no list of them.
 
     A credential of an unsupported kind or form is ignored, so it authenticates nobody. The application's
-    other credentials stay usable.
+    supported credentials stay usable.
     """
     return None if app.credentials is msgspec.UNSET else _readable(app, app.credentials)
 

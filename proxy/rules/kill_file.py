@@ -43,8 +43,8 @@ class KillOrder:
     def stops(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Stops:
         """Return the ids of the applications and organisations that the emergency stop file stops.
 
-        `orgs` maps organisation ids to their names. If several organisations or applications have a name in
-        the file, the file stops each of them.
+        `orgs` maps organisation ids to their names. If several organisations or applications share a name in
+        the file, the file stops all of them.
         """
         if self.everything:
             return EVERYTHING_STOPPED

@@ -188,7 +188,7 @@ def directory_problems(settings: Settings) -> Iterator[str]:
 
 
 def owner_problems(settings: Settings) -> Iterator[str]:
-    """Yield files that belong to another user, because that user started the proxy before."""
+    """Yield the proxy's files that another user owns, because that user started the proxy before."""
     retention, snapshot = settings.audit.local_retention_path, settings.rule_sync.cache_path
     if problem := foreign([retention, *files_below(retention)], below=retention):
         yield f"Audit.LocalRetentionPath: {problem}"

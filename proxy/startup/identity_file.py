@@ -46,7 +46,7 @@ class Enrolling(msgspec.Struct, frozen=True, rename="camel", tag="enrolling", ta
 
 
 class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_field="state"):
-    """State of an identity with valid keys.
+    """State of an identity with a valid API key and HMAC secret.
 
     `earlier` is the previous pair of keys, because a restored control plane may accept only the previous
     pair.
@@ -167,7 +167,7 @@ def secrets_in(path: Path) -> list[str]:
 
 
 def keys_of(identity: IdentityState | None) -> Keys | None:
-    """Return the keys for signed calls; None if the proxy is not enrolled."""
+    """Return the API key and HMAC secret for signed calls; None if the proxy is not enrolled."""
     return None if identity is None or isinstance(identity, Enrolling) else identity.keys
 
 

@@ -813,12 +813,12 @@ class Settings:
 
     @property
     def workers(self) -> int:
-        """Number of worker processes: `Proxy.Workers`, or one for each CPU."""
+        """Number of worker processes, from `Proxy.Workers` or else from the number of CPUs."""
         return self.proxy.workers or os.cpu_count() or 1
 
     @property
     def segment_bytes(self) -> int:
-        """Size of one spool segment file in bytes: `Audit.SegmentBytes`, or less.
+        """Size of one spool segment file in bytes, which is at most `Audit.SegmentBytes`.
 
         Each worker keeps the active spool segment and the next segment. If the two segments of each worker
         used most of `Audit.MaxDiskBytes`, the agent could collect no events.

@@ -233,7 +233,7 @@ def adopted_listeners(
     """Return, for each worker slot, the listening sockets from the previous version.
 
     If there are fewer worker slots than before, a slot gets several sockets, because connections may wait in
-    each. The old workers keep the sockets of an address that is no longer in the settings.
+    each socket. The old workers keep the sockets of an address that is no longer in the settings.
     """
     shares: list[dict[str, list[socket.socket]]] = [{} for _ in range(slots)]
     for address, fds in handover.listeners.items():

@@ -322,7 +322,7 @@ class Supervisor:
             self._kill(child)
 
     def _may_be_silent(self, child: Child) -> bool:
-        """Return True for a process of the previous version, or one that waits for the old agent's end."""
+        """Return True for a process of the previous version, or a process that waits for the old agent."""
         reload = self._reload
         if reload is None or reload.reload.state is not State.AGENT_ENDING:
             return child.run is None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 def number(value: float) -> str:
-    """Format a whole number with its digits in groups of three: `29,774`."""
+    """Format a whole number with its digits in groups of three, such as `29,774`."""
     return f"{value:,.0f}"
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Format a count with its noun: `1 proxy`, `2 proxies`, `1,200 events`."""
+    """Format a count with its noun, such as `1 proxy`, `2 proxies` or `1,200 events`."""
     return f"{number(count)} {noun if count == 1 else plural or _plural(noun)}"
 
 

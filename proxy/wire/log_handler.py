@@ -25,7 +25,7 @@ class Outlet(Protocol):
 
 
 class LineHandler(logging.Handler):
-    """A log handler that completes each line before it begins the next.
+    """A log handler that completes each line before it begins the next line.
 
     If the handler drops log lines, it later logs their number as a line.
     """

@@ -23,7 +23,7 @@ _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
 
 def sign(secret: bytes, timestamp: str, body: bytes) -> str:
-    """Return the lowercase hex signature of a request: HMAC over `<timestamp>.<raw body bytes>`."""
+    """Return the lowercase hex signature of a request, an HMAC over `<timestamp>.<raw body bytes>`."""
     return _mac(secret, timestamp.encode("ascii") + b".", body)
 
 

@@ -516,7 +516,7 @@ class Worker:
         values[CREDENTIAL_READY] = int(able)
 
     def _look_after_spool(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the maintenance of the spool each second and on demand, one at a time.
+        """Start the maintenance of the spool each second and on demand, but never twice at the same time.
 
         The disk may be slow, so the event loop does not wait for the maintenance of the spool.
         """
