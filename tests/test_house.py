@@ -299,7 +299,7 @@ def test_a_module_says_its_job_first(module: str) -> None:
 
 @pytest.mark.parametrize("call", ["self.phase = _ENDED", "pending.write(", "exchange_done("])
 def test_an_exchange_ends_in_one_place(call: str) -> None:
-    """One method writes the audit records of an exchange and only then sends its last bytes."""
+    """One method writes the audit records of an exchange, and only then sends the exchange's last bytes."""
     text = MODULES["proxy.server.exchange.exchange"].read_text("utf-8")
     ending = text.partition("    def _end(")[2].partition("\n    def ")[0]
     assert (text.count(call), ending.count(call)) == (1, 1)

@@ -189,7 +189,10 @@ def _is_log_call(node: ast.Call) -> bool:
 
 
 def _strings(node: ast.AST) -> Iterator[str]:
-    """Yield the texts of several words in an expression. Each value within an f-string is replaced by `x`."""
+    """Yield the texts in an expression that have several words.
+
+    Each value within an f-string is replaced by `x`.
+    """
     if isinstance(node, ast.JoinedStr):
         parts = [part.value if isinstance(part, ast.Constant) else "x" for part in node.values]
         yield " ".join("".join(map(str, parts)).split())

@@ -22,7 +22,7 @@ class Facts(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class Named(Facts):
-    """A name that an audit report lists, and how often the name occurred."""
+    """A name that an audit report lists, with the number of its occurrences."""
 
     name: str
     count: int

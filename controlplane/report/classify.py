@@ -93,7 +93,7 @@ UNREADABLE: Final = "the request has no unambiguous interpretation"
 
 
 class Touch(NamedTuple):
-    """A resource class that a request reaches, and how certainly."""
+    """A resource class that a request reaches, and how certain that is."""
 
     resource_class: str
     held: Held

@@ -180,7 +180,7 @@ def _never_reached(ruleset: Ruleset) -> _Advice:
 def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]:
     """Return the earlier rules that together decide all requests to the path, or an empty list.
 
-    The earlier rules must decide all requests of each method.
+    The earlier rules must decide all requests of each method that the rule matches.
     """
     found: list[str] = []
     for pattern in parse_pattern(path):

@@ -121,7 +121,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
     def reached_rules(self) -> bool:
         """Return True if the rules evaluated the request, or if the application had no ruleset.
 
-        A request that the proxy refused before the rules stays refused.
+        A request that the proxy refused before it evaluated the rules stays refused.
         """
         return self.rule_id is not None or self.reason == _NO_RULESET or self.reason in _REFUSED_FOR_RULES
 

@@ -398,7 +398,7 @@ async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_ta
 async def test_the_upstream_is_asked_for_the_whole_of_what_rules_filter_or_evaluate(
     tmp_path: Path, target: str, asked: bool
 ) -> None:
-    """Rules cannot evaluate a byte range, and its position reveals the body's length (RFC 9110 §14.4)."""
+    """Rules cannot evaluate a byte range, and the range reveals the body's length (RFC 9110 §14.4)."""
     async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         fields = b'Range: bytes=5-9\r\nIf-Range: "1"\r\n'
         for _ in range(2):  # the second time, the meaning of the head is remembered

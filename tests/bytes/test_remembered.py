@@ -58,7 +58,7 @@ def nothing_remembered() -> Iterator[None]:
 def memory_free(*, uncut: bool = False) -> Iterator[None]:
     """Run a block of the test while the proxy's caches of header facts are empty.
 
-    `uncut` means that every header value is part of the remembered spelling.
+    With `uncut`, the remembered spelling of a head includes every header value.
     """
     with pytest.MonkeyPatch.context() as patch:
         for module in (request_head, answer_head):

@@ -389,7 +389,7 @@ async def test_a_name_that_would_be_mistaken_in_the_record_is_none(
 async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same(
     context: OperationContext, boss: str, namesake: str
 ) -> None:
-    """The store distinguishes the two names, so an admin may add an operator with the second name."""
+    """The store distinguishes names that Unicode folding makes equal, so an admin may add both operators."""
     await operators.add.perform(context, OWNER, operators.AddOperator(boss, PASSWORD, "admin", "*"))
     eve = await actor(context, "eve", acme="admin")
     await operators.add.perform(context, eve, operators.AddOperator(namesake, PASSWORD, "admin", "acme"))

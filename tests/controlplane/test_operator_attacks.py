@@ -83,7 +83,7 @@ async def test_a_dry_run_without_end_is_stopped_and_the_next_one_goes_on(
 async def test_work_that_nothing_stops_is_stopped_and_the_next_goes_on(
     endless: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stop work that catches every exception, or runs in a C function that runs no Python for days."""
+    """Stop work that catches every exception, and work in a C function that runs no Python for days."""
     with monkeypatch.context() as patch:
         patch.setattr(lane, "LONGEST_SECONDS", 0.1)
         with pytest.raises(InvalidRequest, match=r"takes longer than 0\.1 s"):

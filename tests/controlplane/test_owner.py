@@ -145,7 +145,7 @@ def test_a_file_of_somebody_else_is_one_line_with_what_to_type(config: Path, nam
 
 
 def test_a_directory_that_can_be_written_but_not_read_blames_no_owner(config: Path) -> None:
-    """The store can't be created for another reason: the process may open no more files."""
+    """The store can't be created, because the process may open no more files."""
     state = config.parent / "state"
     os.chown(state, 0, 0)
     state.chmod(0o733)
@@ -192,7 +192,7 @@ def _python_as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProc
 def test_a_file_of_ones_own_that_cannot_be_written_blames_no_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change of the owner would not help on a read-only file system, for example."""
+    """A change of the file's owner would not help on a read-only file system, for example."""
     file = tmp_path / "control.db"
     file.touch()
     monkeypatch.setattr(os, "access", lambda *_: False)

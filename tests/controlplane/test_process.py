@@ -71,7 +71,7 @@ async def test_a_kill_between_commit_and_response_counts_the_batch_once(
 
 
 async def _replay(proxy: ProxyClient, killed: dict[str, Any]) -> None:
-    """Send the batches again after the restart: committed ones are duplicates, others are stored now."""
+    """Send the batches again after the restart: committed batches are duplicates, others are stored now."""
     committed = killed["batchId"].startswith("kill-after")
     sent = killed if committed else {**killed, "batchId": f"replay-{killed['batchId']}"}
     response = await proxy.audit(sent)

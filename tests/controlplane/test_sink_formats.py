@@ -49,7 +49,7 @@ def test_an_event_is_api_activity_of_ocsf() -> None:
 
 
 def faults(value: Any, name: str, place: str = "") -> Iterator[str]:
-    """Return the object's members that the published OCSF schema does not allow."""
+    """Yield each difference between the object and the published OCSF schema `name`."""
     schema = SCHEMA["objects"][name]
     attributes = schema["attributes"]
     for each in value.keys() - attributes.keys():

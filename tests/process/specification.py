@@ -402,7 +402,7 @@ class Live:
         self.system.graph.raw_responses[path] = RawResponse(data, close=close)
 
     def seen(self, request_id: str) -> list[Any]:
-        """Return the request that the upstream received with this client-request-id."""
+        """Return the request with this client-request-id that the upstream received."""
         requests = list(self.system.graph.requests)
         return [each for each in requests if each.value("client-request-id") == request_id]
 

@@ -275,7 +275,7 @@ def test_a_usage_error_of_the_proxy_is_one_line() -> None:
 def check(directory: Path, text: str, **environment: str) -> tuple[int, str, list[str]]:
     """Run `python -m proxy --config FILE --check`.
 
-    Return the exit status, the output and the error lines of the check.
+    Return the exit status, the output and the error lines of `--check`.
     """
     config = directory / "proxy.toml"
     config.write_text(text.replace("PORT", "0"), "utf-8")

@@ -201,7 +201,7 @@ _paths = st.lists(st.sampled_from(["a", "b", "c", "a.b", "b.c", "a.b.c", "a@odat
 
 
 def _without_others(value: object, paths: list[str], place: str = "") -> object:
-    """Return the value without members that no path lists, by an independent implementation."""
+    """Return the value with only the members that a path lists, by an independent implementation."""
     if isinstance(value, list):
         return [_without_others(each, paths, place) for each in value]
     if not isinstance(value, dict):

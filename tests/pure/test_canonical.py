@@ -1,4 +1,4 @@
-"""Tests that a target has one interpretation in every spelling, and is refused without one."""
+"""Tests that a target has one interpretation in every spelling, or is refused."""
 
 from __future__ import annotations
 

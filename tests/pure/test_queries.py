@@ -298,7 +298,7 @@ class TestOtherAlphabets:
 
 
 class TestFunctionsOfTheService:
-    """Tests of the service's own functions: only the service determines which properties they read."""
+    """Tests of the service's own functions: only the service determines which properties a function reads."""
 
     @pytest.mark.parametrize(
         "query",

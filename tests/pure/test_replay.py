@@ -299,7 +299,7 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
 ) -> None:
     """The audit event contains fewer facts than the request.
 
-    The request's outcome is the outcome that the replay reports, or among the possible outcomes. A replay
+    The replay reports the outcome of the request, or possible outcomes that include this outcome. A replay
     with the rules that evaluated the request changes nothing.
     """
     if sample.body == b"{" or not sample.client_ip:

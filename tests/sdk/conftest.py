@@ -50,7 +50,7 @@ class Program:
     process: asyncio.subprocess.Process
 
     async def says(self, line: str) -> None:
-        """Wait for this line, which is the program's first line."""
+        """Wait until the program has printed this line as its first line."""
         assert self.process.stdout is not None
         assert (await self.process.stdout.readline()).decode().strip() == line, await self._errors()
 
