@@ -2,8 +2,8 @@
 
 The rules have the form in which the engine decides fastest. The module imports nothing from this project, so
 it runs under any Python that has the engine. The arguments of the module are the engine's name and the number
-of rules; it prints microseconds of processor time. The first segment after /v1.0 is a separate field, so that
-an engine can select rules by equality before it compares patterns.
+of rules. The module prints microseconds of processor time. The first segment after /v1.0 is a separate field,
+so that an engine can select rules by equality before it compares patterns.
 """
 
 from __future__ import annotations

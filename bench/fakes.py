@@ -60,7 +60,7 @@ def _rules(yaml: str, version: int) -> dict[str, Any]:
 
 
 def many_rules(round_number: int) -> str:
-    """Return a ruleset with the rule of ALLOW after thousands of rules that change in each round."""
+    """Return a ruleset of thousands of rules that change in each round, followed by the rule of ALLOW."""
     head, _, own = ALLOW.partition("rules:\n")
     others = "".join(
         f'  - {{id: u{number}, match: {{path: ["/v1.0/r{number}-{round_number}/{{id}}"]}}, verdict: allow}}\n'

@@ -1,9 +1,10 @@
-"""Count the routes to twenty targets of Microsoft Graph that rulesets leave open, by a schema that is given.
+"""Count the open routes to twenty targets of Microsoft Graph: routes that a ruleset does not block.
 
     python -m bench.routes METADATA [--all] [--references]
 
-METADATA is what Graph serves as /v1.0/$metadata. `--all` also prints each open route of rules that match by
-resource, and of the rules for jobs. `--references` also counts paths that continue behind a reference.
+METADATA is the schema file that Graph serves as /v1.0/$metadata. `--all` also prints each open route, both
+for rules that match by resource and for the rules for jobs. `--references` also counts paths that continue
+behind a reference.
 """
 
 from __future__ import annotations

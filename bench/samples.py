@@ -1,4 +1,4 @@
-"""Sample data of the suites: heads as a Graph SDK and Graph send them, users, and rules."""
+"""Sample data of the suites: request heads of a Graph SDK, response heads of Graph, users, and rules."""
 
 import json
 

@@ -120,7 +120,7 @@ async def ask(
 async def count(index: SearchIndex, text: str) -> tuple[float, float, int, bool]:
     """Measure the requests for facets and for a histogram, and return their milliseconds.
 
-    Return also the number of events in the histogram, and True if the histogram is complete.
+    Also return the number of events in the histogram, and True if the histogram is complete.
     """
     query = SearchQuery((ORG,), parse_filter(text))
     begun = time.perf_counter()

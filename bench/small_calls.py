@@ -2,7 +2,7 @@
 
 The store contains a fleet: organisations with ten applications and some proxies each. Eight proxies at a time
 send the calls, each on its own connection. The processor time of the server is counted until the server is
-idle again. So the result for a batch includes the later write to the search index.
+idle again. So the processor time of a batch includes the later write to the search index.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ class Connection:
     async def exchange(self, line: str, body: bytes, *, holds: bool = False) -> Response:
         """Send a call to the control plane and return its response.
 
-        `holds` means that the simulated proxy already has the newest rules.
+        `holds` means that the simulated proxy sends the ETag of the newest rules, as a proxy that has those
+        rules.
         """
         sender, stamp = self.sender, str(int(time.time()))
         held = f"If-None-Match: {self.etag}\r\n" if holds else ""

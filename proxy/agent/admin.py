@@ -109,7 +109,10 @@ class Admin:
 
 
 async def _accept(listener: socket.socket, server: web.Server) -> None:
-    """Accept one connection at a time, so that each connection counts towards the limit before the next."""
+    """Accept one connection at a time.
+
+    Each connection counts towards the limit before the next connection is accepted.
+    """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     while True:

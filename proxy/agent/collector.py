@@ -197,7 +197,9 @@ class Collector:
         return True
 
     def _limit_within_reach(self, needed: int) -> int | None:
-        """Return the size limit that the agent can meet by dropping journals. Other data uses `needed` bytes.
+        """Return the size limit that the agent can meet by dropping journals.
+
+        `needed` is the number of bytes that other data uses.
 
         Return None if data that the agent may not drop uses too much of the limit.
         """

@@ -244,7 +244,7 @@ class Enrolment:
                 await self._prove(self._state)
 
     async def _keep(self, state: IdentityState) -> None:
-        """Write the enrolment state to disk, then use it."""
+        """Write the new enrolment state to disk, then use the new state."""
         await asyncio.to_thread(write_identity, self._options.path, state)
         self._state = state
         if isinstance(state, Enrolled):

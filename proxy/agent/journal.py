@@ -117,7 +117,7 @@ class Journal:
 
     @property
     def saves(self) -> int:
-        """Number of times that the state of the journals was saved.
+        """Number of saves of the journals' state to disk.
 
         Two saves overwrite both slots of the state.
         """

@@ -390,7 +390,7 @@ class _Agent:
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
         """Log each organisation or application that the settings name but the rules lack.
 
-        The names are logged once, and again if the list of names changes.
+        These names are logged once, and again after each change of the names.
         """
         unknown = self._assignments.unknown(snapshot.orgs, snapshot.apps)
         if unknown != self._unknown:

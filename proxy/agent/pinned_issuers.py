@@ -9,7 +9,7 @@ from proxy.wire.models import MOST_ISSUERS_OF_ORG, SyncFederated
 
 @dataclass(slots=True)
 class Pinned:
-    """One issuer whose keys have to be discovered, and the enabled applications that name it."""
+    """One issuer whose keys have to be discovered, and the enabled applications that name this issuer."""
 
     issuer: str
     apps: list[App] = field(default_factory=list)
@@ -20,7 +20,7 @@ class Pinned:
 
     @property
     def described(self) -> str:
-        """Address of the issuer, and the applications that name it."""
+        """Address of an issuer, and the applications that name this issuer."""
         more = f" and {len(self.apps) - 1} more" if len(self.apps) > 1 else ""
         return f"{self.issuer} (application {self.apps[0].name}{more})"
 
@@ -29,9 +29,9 @@ class Pinned:
 class Share:
     """Issuers whose keys are read, and issuers that exceed the limits of organisations.
 
-    `payer` maps an issuer to the organisation whose limit it counts towards. If several organisations name an
-    issuer, the payer is the one of them with the fewest issuers. So no other organisation can delay the
-    reading of the issuer's keys.
+    `payer` maps each issuer to the organisation towards whose limit the issuer counts. If several
+    organisations name an issuer, the payer is the one of them with the fewest issuers. So no other
+    organisation can delay the reading of the issuer's keys.
     """
 
     read: Mapping[str, Pinned]

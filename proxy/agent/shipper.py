@@ -309,8 +309,8 @@ class Shipper:
         """Send two halves of a batch that was too large.
 
         This response needs no proof: a gateway with a smaller limit may send it, or a control plane that
-        stopped reading and cannot sign. Splitting a batch loses no event. Only a proven refusal quarantines a
-        batch.
+        stopped reading and cannot sign. Splitting a batch loses no event. A batch is quarantined only if the
+        response proves that the control plane refused the batch.
         """
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):

@@ -156,7 +156,10 @@ class Sync:
 
     @property
     def stopped_beside(self) -> Stops:
-        """Emergency stops that apply in addition to the snapshot's. The snapshot could not be written."""
+        """Emergency stops that apply in addition to the snapshot's.
+
+        The reason is that the agent could not write the snapshot.
+        """
         return self._stopped_beside
 
     @property
@@ -398,7 +401,7 @@ class Sync:
     def _latest(self) -> datetime:
         """Return the latest time that `generatedAt` may have.
 
-        With a larger difference between the clocks, the signed request of the proxy already fails.
+        If the clocks differ by more, the signed request of the proxy already fails.
         """
         return datetime.fromtimestamp(self._clock(), UTC) + _LEAD
 

@@ -1,4 +1,4 @@
-"""Exporter of request spans to a trace collector, from the records that the collector of events has read.
+"""Make trace spans from the audit records of requests, and send the spans to a trace collector.
 
 Spans may be lost, but audit events may not: an event never waits for a span. The queue of spans is bounded. A
 span counts as lost if it finds no room in the queue, is refused, or waits for an unreachable collector until

@@ -1,6 +1,6 @@
 """Secret of a key vault, as this process keeps it.
 
-The process reads the secret again from time to time, and uses it while the vault is unreachable.
+The process reads the secret again from time to time, and uses the last value while the vault is unreachable.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ class HeldSecret:
         return pause if left <= 0 else min(pause, max(_SHORTEST_PAUSE, left / 2))
 
     async def _read_if_missing(self) -> None:
-        """Read the secret from the vault if this process does not have it.
+        """Read the secret from the vault if this process does not have the secret.
 
         If two callers read at the same time, the second caller waits, and uses the result of the first
         attempt.

@@ -84,7 +84,7 @@ LEAST_RESERVED: Final = 64 * MAX_FRAME  # bytes for records that the spool alway
 
 
 class OpenConnection(BatchedConnection):
-    """Interface of a client connection for the worker's context."""
+    """Interface that a client connection offers to the worker's context."""
 
     __slots__ = ()
 

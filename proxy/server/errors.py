@@ -98,7 +98,7 @@ class MalformedBody(ValueError):
 
 
 def blocked_by(rule_id: str) -> str:
-    """Return the message of a block by the rule `rule_id`.
+    """Return the error message for a request that the rule `rule_id` blocks.
 
     The id `default` stands for the verdict if no rule matches.
     """

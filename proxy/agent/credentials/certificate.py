@@ -56,8 +56,8 @@ def read_certificate(value: str, content_type: str) -> Certificate:
 def _belongs(certificate: x509.Certificate, key: RSAPrivateKey) -> bool:
     """Return True if the private key belongs to the certificate.
 
-    An issuer's certificate can have a key of an unsupported kind. The issuer's certificate is not needed, so
-    this is not an error.
+    An issuer's certificate can have a key of an unsupported kind. Such a certificate is not an error, because
+    the issuer's certificate is not needed.
     """
     try:
         return certificate.public_key() == key.public_key()

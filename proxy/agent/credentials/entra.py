@@ -88,7 +88,8 @@ def usable(found: AccessTokenInfo, giver: str) -> UpstreamToken:
 def _check(response: PipelineResponse[HttpRequest, AsyncHttpResponse]) -> None:
     """Check a token response before the Azure library reads it.
 
-    The Azure library accepts more responses than the proxy does, and its errors quote more of them.
+    The Azure library accepts more responses than the proxy does. The library's errors quote more of a
+    response.
     """
     given = response.http_response
     check_response(given.status_code, given.headers.get("Retry-After"), given.content, time.time())

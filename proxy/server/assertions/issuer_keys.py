@@ -1,4 +1,4 @@
-"""Store the keys that the agent discovered for each issuer, in one worker."""
+"""Store, in one worker, the keys that the agent discovered for each issuer."""
 
 from __future__ import annotations
 

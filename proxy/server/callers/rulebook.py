@@ -43,7 +43,7 @@ class Caller:
 
     @property
     def known_hashes(self) -> tuple[str, ...]:
-        """Hashes of all secrets of the application. The hashes of active secrets come first."""
+        """Hashes of all secrets of the application. In this list, the hashes of active secrets come first."""
         ended = [each.hash for each in self.credentials or () if isinstance(each, Secret)]
         return (*self.secret_hashes, *(each for each in ended if each not in self.secret_hashes))
 
@@ -192,7 +192,7 @@ async def _compile(ruleset: Ruleset, schemas: Schemas) -> CompiledRuleset:
 
 
 def _free_in_slices(root: Node[Entry]) -> None:
-    """Free a ruleset in slices, after the last request that it evaluates has ended."""
+    """Free the memory of a ruleset in slices, after the last request that the ruleset evaluates."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -1,8 +1,8 @@
 """Evaluate an application's shadow ruleset in addition to the active one, only for the audit event.
 
 The shadow ruleset affects neither the request nor its response. No verdict of the shadow ruleset is enforced,
-and no body is buffered for this ruleset. A verdict is "unknown" if it needs a body that was not read, or if a
-fault of the proxy prevents it.
+and no body is buffered for this ruleset. A verdict is "unknown" if its rules need a body that was not read,
+or if the proxy has a fault.
 """
 
 from __future__ import annotations

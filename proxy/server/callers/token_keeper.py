@@ -129,7 +129,7 @@ class TokenKeeper:
     def use(self, rulebook: Rulebook) -> None:
         """Check tokens against `rulebook` from now on.
 
-        Tokens that were checked before are checked again, so revoked tokens are no longer valid.
+        The keeper checks all tokens again at their next use, so revoked tokens are no longer valid.
         """
         self._rulebook = rulebook
         self._forget()

@@ -445,7 +445,7 @@ class ClientConnection(OpenConnection):
         self.body_continued()
 
     def body_continued(self) -> None:
-        """Note that the client was sent 100 (Continue), or sends the body without waiting for it."""
+        """Note that the client was sent 100 (Continue), or does not wait for 100 before it sends the body."""
         self._pace.body_continued()
 
     def persists(self) -> bool:
@@ -526,8 +526,7 @@ class ClientConnection(OpenConnection):
     def reset_on_loss(self, reset: bool) -> None:
         """Close the connection with a TCP reset from now on, even if the process is killed, or undo this.
 
-        A response that only the end of the connection completes must not look complete before its event is
-        stored.
+        A response that ends with the connection must not look complete before its audit event is stored.
         """
         if not self.transport.is_closing():
             self._set_linger(_RESET_ON_CLOSE if reset else _ORDERLY_CLOSE)
@@ -542,7 +541,7 @@ class ClientConnection(OpenConnection):
         self._pace.body_paused()
 
     def resume_body(self) -> None:
-        """Read the request body again. The proxy measures the rate of the body from now on."""
+        """Resume reading the request body. The proxy measures the rate of the body from now on."""
         self._gate.open(HANDLER)
         self._pace.body_resumed()
 

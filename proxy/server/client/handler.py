@@ -39,7 +39,7 @@ class RequestHandler:
         raise NotImplementedError
 
     def pause_response(self) -> None:
-        """Stop sending the response, because the client reads it more slowly than it arrives."""
+        """Stop sending the response, because the response arrives faster than the client reads."""
         raise NotImplementedError
 
     def resume_response(self) -> None:

@@ -129,7 +129,7 @@ class Pace:
     def body_continued(self) -> None:
         """Measure the rate of the request body from now on.
 
-        The client was sent 100 (Continue), or sends the body without waiting for it.
+        The client was sent 100 (Continue), or does not wait for 100 before it sends the body.
         """
         self.continue_awaited = False
         self.body_resumed()

@@ -32,7 +32,7 @@ _RETRY_SECONDS: Final = 0.5  # seconds until the next accept if no file descript
 
 
 class TlsListener:
-    """Listener for TLS on one listening socket, which it owns."""
+    """Listener for TLS, which owns one listening socket."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class TlsListener:
         context.loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Stop accepting TLS connections. TLS handshakes that have begun continue."""
+        """Stop accepting TLS connections. TLS handshakes in progress continue."""
         self._context.loop.remove_reader(self._listener)
         self._listener.close()
 

@@ -357,7 +357,7 @@ class Exchange(ExchangeOwner):
             self.decide(body)
 
     def _go_on_without_body(self, decision: Decision) -> None:
-        """Pass a request body on as it arrives, because it is too long for a rule that only logs."""
+        """Pass a request body on as it arrives, because the body is too long for a rule that only logs."""
         self.phase = _EVALUATING
         self.release_buffer()
         try:

@@ -37,7 +37,7 @@ class ResponseBody:
 
 
 class ResponseSink(RequestHandler):
-    """Interface of an exchange for the code that sends the response."""
+    """Interface that an exchange offers to the code that sends the response."""
 
     __slots__ = ("batch", "connection", "context", "evaluation", "head", "pending", "response")
 
@@ -98,7 +98,7 @@ class ResponseSink(RequestHandler):
 
 
 class ExchangeOwner(ResponseSink):
-    """Interface of an exchange for its upstream call."""
+    """Interface that an exchange offers to its upstream call."""
 
     __slots__ = ("body",)
 

@@ -101,7 +101,7 @@ class Field:
 
     @property
     def pair(self) -> tuple[bytes, bytes]:
-        """Name and value of the field, as rules see them."""
+        """Name and value of the field, in the form that rules evaluate."""
         return self.name, self.value
 
     def holding(self, value: bytes) -> Field:
@@ -304,7 +304,7 @@ def length_of(content_length: bytes) -> int:
 
 
 def joined(before: bytes | None, value: bytes) -> bytes:
-    """Join two lines of a list field, which mean the same as one line (RFC 9110 §5.3)."""
+    """Join two lines of a list field into one line with the same meaning (RFC 9110 §5.3)."""
     return value if before is None else before + b", " + value
 
 

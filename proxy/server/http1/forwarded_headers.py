@@ -142,7 +142,7 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
     close: bool,
     relocated: Callable[[bytes], bytes],
 ) -> bytes:
-    """Return the upstream's response head as the application receives it.
+    """Return the upstream's response head in the form that the application receives.
 
     `length` is the size of the response body, CHUNKED or KEPT. `changed` means that content codings and
     digests no longer describe the body. `length_hidden` means that the length of the body would reveal that a

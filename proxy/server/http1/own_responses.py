@@ -45,7 +45,7 @@ def json_response(
 
 
 def id_fields(request_id: str, client_request_id: str | None) -> bytes:
-    """Return the header fields that identify the request, as Graph sends them."""
+    """Return the header fields with which Graph identifies a request."""
     fields = b"request-id: %b\r\n" % request_id.encode("ascii")
     repeated = _repeated(client_request_id)
     if repeated is not None:

@@ -28,7 +28,7 @@ _USER_INFORMATION: Final = re.compile(rb"\A([^/?#]*//)[^/?#]*@")
 
 
 class RefusedHead(NamedTuple):
-    """Facts of a refused request head.
+    """Known facts of a refused request head.
 
     `authorization` is None unless exactly one Authorization field was received completely. `target` is ASCII:
     other bytes, control characters and spaces are written as %XX.

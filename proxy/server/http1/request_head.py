@@ -175,7 +175,7 @@ class RequestHead:
 
     @property
     def headers(self) -> Headers:
-        """Names and values of the header fields, as rules see them."""
+        """Names and values of the header fields, in the form that rules evaluate."""
         return self.fields.seen_by_rules(self.client_request_id)
 
 

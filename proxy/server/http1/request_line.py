@@ -39,7 +39,7 @@ class AbsoluteForm(NamedTuple):
 
 
 def absolute_form(line: bytes) -> AbsoluteForm:
-    """Parse a request line that is not in origin form. The line end is already removed.
+    """Parse a request line that is not in origin form. The line end is already removed from the request line.
 
     Raise MalformedHead unless the line has an absolute http or https URL and a supported version.
     """
@@ -72,7 +72,7 @@ _ONE_SPACE: Final = "use one space between method, target and version, and no ot
 
 
 def _fault(line: bytes) -> MalformedHead:
-    """Return the first fault of `line`. The line is not a supported request line."""
+    """Return the first fault of `line`. The proxy does not support the request line `line`."""
     method = line.partition(b" ")[0]
     if method in (b"CONNECT", b"TRACE"):
         return method_not_allowed(method)

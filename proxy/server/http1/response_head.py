@@ -113,7 +113,7 @@ class ResponseHead:
 
     @property
     def headers(self) -> Headers:
-        """Names and values of the header fields, as rules see them."""
+        """Names and values of the header fields, in the form that rules evaluate."""
         return [field.pair for field in self.lines]
 
 

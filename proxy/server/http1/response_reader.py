@@ -135,7 +135,7 @@ class ResponseReader:
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
         """Return the body content in `data` and in earlier bytes, and True if the response has ended.
 
-        Earlier bytes are those that `feed` left over.
+        The earlier bytes are those that `feed` received and left over.
 
         Raise BrokenResponse if the body is malformed.
         """

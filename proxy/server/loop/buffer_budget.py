@@ -3,8 +3,8 @@
 The budget counts bodies and responses that must be read completely, and output that clients have not read.
 
 If the budget is exhausted, a request that needs more is refused at once. The connection of the client that
-has read slowly for the longest time is aborted. So the memory of a worker does not grow with its number of
-clients.
+has read slowly for the longest time is aborted. So the memory of a worker does not grow with the number of
+its clients.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class BatchedConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         """Process the data that arrived on the connection.
 
-        Then handle the deadline of the connection if it is still in the past.
+        Then handle the deadline of the connection if this deadline is still in the past.
         """
         if self._arrived:
             self.take_arrived()

@@ -1,4 +1,4 @@
-"""Collect the audit event of one request while it is served, and write the event to the spool."""
+"""Collect the audit event of one request while the request is served, and write the event to the spool."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class PendingEvent:
     def record_bytes(self) -> int:
         """Approximate size in bytes of the record of this event.
 
-        The size depends mostly on the texts of the application.
+        The size depends mostly on texts that the application chooses, such as the path.
         """
         own = len(self.path) + len(self.query or "") + len(self.client_request_id or b"")
         return min(_RECORD_BYTES + own, MAX_RECORD)

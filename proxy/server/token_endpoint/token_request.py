@@ -50,7 +50,7 @@ class Access(Enum):
 
 
 class TokenRequest:
-    """A request for a token, until its response is sent.
+    """A request for a token, from the request head until the response is sent.
 
     The code for each kind of client proof ends the request by a method of this class.
     """

@@ -94,7 +94,7 @@ class UpstreamUser:
         raise NotImplementedError
 
     def upstream_full(self) -> None:
-        """Stop sending the request body, because the upstream reads it more slowly than it arrives."""
+        """Stop sending the request body, because the body arrives faster than the upstream reads."""
         raise NotImplementedError
 
     def upstream_drained(self) -> None:
@@ -248,7 +248,7 @@ class UpstreamConnection(BatchedConnection):
     def send_queued(self) -> None:
         """Send a queued request to the upstream.
 
-        If the connection is closing, its later loss reports the request as unsent.
+        If the connection is closing, the request is reported as unsent later, when the connection is lost.
         """
         if self._sending is _QUEUED and not self.transport.is_closing():
             queued, self._queued_output = self._queued_output, b""
@@ -273,7 +273,7 @@ class UpstreamConnection(BatchedConnection):
         self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read the response again, and restart the deadline of the upstream."""
+        """Resume reading the response, and restart the deadline of the upstream."""
         self._paused = False
         self._await_upstream()
         self.transport.resume_reading()
