@@ -142,7 +142,7 @@ class _Schemas:
         return dict(self._references[cls])
 
     def members(self, cls: type[Request]) -> tuple[_Json, frozenset[str]]:
-        """Return the schemas of a request's members, and the names of the required members.
+        """Return the JSON schemas of a request's members, and the names of the required members.
 
         The members of a request are in its path, its query or its body.
         """
@@ -151,7 +151,7 @@ class _Schemas:
 
 
 def _plain(schema: Any) -> Any:
-    """Return the schema without titles, which repeat the type names, and with each docstring on one line."""
+    """Return a JSON schema without titles, which repeat the type names, and with one-line descriptions."""
     if isinstance(schema, dict):
         named = {name: _plain(value) for name, value in schema.items()}
         if isinstance(named.get("title"), str):

@@ -1,4 +1,4 @@
-"""Format a configuration plan as lines of text for a person. Equal plans have equal lines."""
+"""Format a configuration plan as lines of text for a person. Equal plans are formatted as equal lines."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def _secrets(made: AppliedConfig) -> Iterator[tuple[_Thing, str, str]]:
 
 
 def _base(org: str | None, name: str) -> str:
-    """Return the first part of the names of a thing's secret files, which is unique.
+    """Return the unique first part of the file names for a thing's secrets.
 
     If a name has characters that a key vault does not accept, the result also has digits of a digest.
     """

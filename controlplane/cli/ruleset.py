@@ -1,4 +1,4 @@
-"""Commands of `ruleset`: apply, list, show, history, rollback, and proposals for a second person."""
+"""Commands of `ruleset`: apply, list, show, history, rollback, and proposals that need an approval."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
 def _roundness(ms: int, zone: tzinfo) -> int:
     """Return the number of step lengths that divide the time of day, as a measure of how round the time is.
 
-    Midnight counts as rounder than noon.
+    Midnight counts as a rounder time than noon.
     """
     moment = local(ms, zone)
     of_day_ms = ((moment.hour * 60 + moment.minute) * 60 + moment.second) * SECOND_MS
@@ -303,7 +303,7 @@ def curves(drawn: Sequence[Curve], label: str, span: Span, reaches: Sequence[tup
 
 
 def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """Split the points of a curve into runs without gaps. A single point becomes a short line."""
+    """Split the points of a curve into runs without gaps. A run with a single point becomes a short line."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is None:

@@ -1,4 +1,4 @@
-"""Pages at /proposals, which show changes of rules that wait for a second person, each with its review."""
+"""Pages at /proposals: changes of rules that wait for a second person's approval, each with a review."""
 
 from __future__ import annotations
 

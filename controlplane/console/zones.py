@@ -27,7 +27,7 @@ def name_of(zone: tzinfo) -> str:
 def local(ms: int, zone: tzinfo) -> datetime:
     """Return a time in Unix ms as a local time of the zone.
 
-    A time whose local year the calendar does not have is given in UTC.
+    If the local time is outside the years 1 to 9999, the result is in UTC.
     """
     try:
         return datetime.fromtimestamp(ms / 1000, zone)

@@ -161,8 +161,8 @@ def steps_of(
 ) -> Iterator[Step]:
     """Yield the operations of a plan in the order in which they are performed.
 
-    The requirement of a second person is set last, so that the first rules of a new organisation need no
-    approval.
+    Required approval by a second person is switched on last, so that the first rules of a new organisation
+    need no approval.
     """
     named = {org.name: org for org in wanted.organisations}
     secrets = iter(prepared.secrets)

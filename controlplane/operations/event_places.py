@@ -31,7 +31,7 @@ class Places:
         return base64.urlsafe_b64encode(self._vault.seal(self._purpose, place)).decode()
 
     def read(self, text: str) -> str:
-        """Return the position that a text encodes.
+        """Return the event position that a text encodes.
 
         Raise ValueError if the text encodes no position.
         """

@@ -37,7 +37,7 @@ class ListRequest(Request, kw_only=True):
 class ListResponse(Response, kw_only=True):
     """Response to a request for a list.
 
-    The members for pages are present only if the request is for a page.
+    The members for paging are present only if the request is for one page.
     """
 
     next: str | UnsetType | None = UNSET  # cursor of the next page; null: this is the last page
@@ -107,7 +107,7 @@ def _sorted_by(name: ListName, given: str | None) -> tuple[str, bool]:
 
 
 def searchable(part: str) -> str:
-    """Return the search text for a part of a name unchanged.
+    """Return the text to search for, which is a part of a name, unchanged.
 
     Raise InvalidRequest if no row can contain the search text.
     """

@@ -430,7 +430,7 @@ async def _facts(context: OperationContext, actor: Actor, operator: Operator) ->
 
 
 async def _names(context: OperationContext, actor: Actor, operators: Sequence[Operator]) -> dict[str, str]:
-    """Return the names of the organisations in the operators' roles that the actor may look at."""
+    """Return names of the organisations in which the operators have roles and that the actor may look at."""
     held = {org_id for each in operators for org_id in each.roles}
     return await context.resolve.org_names(actor, held) | {EVERY_ORG: EVERY_ORG}
 

@@ -1,4 +1,4 @@
-"""Proposals of changes in organisations that require a second person: list, show, approve and reject."""
+"""Proposals of changes that need the approval of a second person: list, show, approve and reject."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Waiting(Response):
 
 @operation("proposal.list", "GET", "/proposals")
 async def list_all(context: OperationContext, actor: Actor, request: ListProposals) -> ProposalList:
-    """List proposed changes of rules that wait for a second person, and optionally decided proposals."""
+    """List proposed changes of rules that wait for an approval, and optionally decided proposals."""
     org_ids = [each.org_id for each in await context.resolve.orgs(actor, request.org)]
     found = await context.store.proposals(org_ids, is_open=not request.decided, limit=_MOST_LISTED)
     wanted = [each for each in found if request.ruleset in (None, each.ruleset)]

@@ -87,7 +87,7 @@ class RuleRoutesFacts(msgspec.Struct, rename="camel"):
 class FoundRoutes(Response):
     """Routes that a ruleset leaves open to resources. `schema` is the digest of the schema that was used.
 
-    If no schema was used, `schema` is null and the list has only routes that a path itself shows.
+    If no schema was used, `schema` is null, and the list has only routes that can be found without a schema.
     """
 
     name: str
