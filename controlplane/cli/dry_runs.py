@@ -285,7 +285,7 @@ def _describe_diff(found: RulesetDifference) -> Iterator[str]:
 
 @app.command()
 def schema(json: Json = False) -> None:
-    """Print a JSON Schema of rulesets, for editors."""
+    """Print a JSON Schema of ruleset files, for use in text editors."""
     from proxy.policy.ruleset_yaml import ruleset_json_schema
 
     text = msgspec.json.encode(ruleset_json_schema())

@@ -81,7 +81,7 @@ def head(
 ) -> None:
     """Print the newest link of each organisation's audit chain.
 
-    Store the output off-site for `audit verify`.
+    Store the output of the command off-site, for `audit verify`.
     """
     from controlplane.operations.integrity import HeadsAsked
     from controlplane.operations.integrity import head as heads

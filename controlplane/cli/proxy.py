@@ -257,7 +257,7 @@ def acknowledge(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Acknowledge a proxy's missing events, repeated numbers and implausible times.
+    """Acknowledge a proxy's missing events, repeated sequence numbers and implausible times.
 
     Past losses of events no longer affect the health of the proxy, but new losses affect it again.
     """

@@ -131,7 +131,7 @@ async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -
 
 @operation("proxy.acknowledge", "POST", "/proxies/{proxy}/acknowledge")
 async def acknowledge(context: OperationContext, actor: Actor, request: AcknowledgeLosses) -> Acknowledged:
-    """Acknowledge a proxy's missing events, repeated numbers and implausible times.
+    """Acknowledge a proxy's missing events, repeated sequence numbers and implausible times.
 
     Losses that happened before the acknowledgement no longer count against the health of the proxy.
     """

@@ -284,7 +284,7 @@ def parse_storage_url(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobSettings(AzureSinkSettings):
-    """An archive of audit events in Azure Blob Storage or S3, which the audit hash chain proves."""
+    """An archive of audit events in Azure Blob Storage or S3. The audit hash chain proves the events."""
 
     kind: Literal["blob"] = setting(doc="Kind of the sink.")
     url: str = setting(
