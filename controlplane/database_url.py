@@ -102,7 +102,7 @@ def _hosts(parts: dict[str, str]) -> list[str]:
 
 
 def _is_local(host: str) -> bool:
-    """Return True if the host is this machine: a directory with a socket, or a local address."""
+    """Return True if the database host is this machine: a directory with a socket, or a local address."""
     name = unquote(host)
     if name.startswith("["):
         name = name[1:].partition("]")[0]

@@ -197,9 +197,9 @@ def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
     """Return the least time by which the sender's clock is ahead of this host's clock, or below 0 if behind.
 
     A timestamp in whole seconds stands for any instant of that second, and the sender wrote it just before
-    the message arrived. So a difference between two clocks that may be due to whole seconds counts as 0. If
-    the difference between the clocks is certain, the smallest possible difference is returned. A message
-    needs time in transit, so the sender's clock looks further behind than it is.
+    the message arrived. So a difference between two clocks that may be due to the rounding to whole seconds
+    counts as 0. If the difference between the clocks is certain, the smallest possible difference is
+    returned. A message needs time in transit, so the sender's clock looks further behind than it is.
     """
     ahead_ms = timestamp * _SECOND_MS - arrived_ms
     behind_ms = ahead_ms + _SECOND_MS

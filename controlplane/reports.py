@@ -2,8 +2,8 @@
 
 The code of this module does no I/O itself.
 
-A report may omit every member. A member of a report must have its type, and a number must be plausible. The
-stored text of a report keeps unknown members.
+Every member of a report is optional. Each JSON member of a report must have the right type, and each number
+must be plausible. The stored text of a report keeps unknown members.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class SecretsSettings:
         return str(self.master_key_file)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield conflicts between keys of this section, for the settings loader."""
+        """Yield conflicts between settings keys of this section, for the settings loader."""
         if self.master_key and self.master_key_vault_url:
             yield "Secrets.MasterKeyVaultUrl", "given in addition to MasterKey: give only one of them"
         if self.master_key_vault_url and not self.master_key_secret_name:
@@ -248,7 +248,7 @@ class SecretsSettings:
         yield from placeholder_problems("Secrets.MasterKeyVaultUrl", url, "your key vault's address")
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield the keys of this section that have no effect, for the settings loader."""
+        """Yield the settings keys of this section that have no effect, for the settings loader."""
         if self.key_file is None:
             other = "MasterKey" if self.master_key else "MasterKeyVaultUrl"
             yield "Secrets.MasterKeyFile", f"has no effect, because {other} is given: remove it"

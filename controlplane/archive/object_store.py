@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class StorageUnavailable(Exception):
-    """Error because the storage did not complete a call. A retry may succeed.
+    """Error because the storage did not complete a call. A retry of the call may succeed.
 
     The text of the StorageUnavailable error is one line for a person.
     """
@@ -47,7 +47,7 @@ class ObjectStore(ObjectReader, Protocol):
 class Folder:
     """A copy of an archive in a directory.
 
-    The control plane does not write in this directory.
+    The control plane does not write in the directory of the copy.
     """
 
     def __init__(self, path: Path) -> None:

@@ -44,8 +44,9 @@ def _needing(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        what = f'needs the package {error.name}: pip install "graphward[{extra}]"'
-        raise IndexUnavailableError(f"SearchIndex.Kind = {extra} {what}") from error
+        raise IndexUnavailableError(
+            f'SearchIndex.Kind = {extra} needs the package {error.name}: pip install "graphward[{extra}]"'
+        ) from error
 
 
 async def open_index(

@@ -79,7 +79,7 @@ class Bodies:
     def named(self, org_ids: Iterable[str], ids: Iterable[str]) -> Iterator[Document]:
         """Yield the events that have one of these ids.
 
-        An id matches as given, in lower case and in upper case.
+        Each id is looked up as given, in lower case and in upper case.
         """
         spelled = {each for text in ids for each in (text, fold(text), text.upper())}
         for org_id in org_ids:

@@ -50,7 +50,10 @@ class IndexUnavailableError(Exception):
 
 
 class IndexDamagedError(IndexUnavailableError):
-    """Error because the content of the search index can't be read any more. The index has to be rebuilt."""
+    """Error because the content of the search index can't be read any more.
+
+    After this error, the search index has to be rebuilt.
+    """
 
 
 class IndexMovedError(IndexUnavailableError):

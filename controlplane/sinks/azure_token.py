@@ -46,7 +46,10 @@ def open_credential(settings: AzureSinkSettings, session: aiohttp.ClientSession)
 
 @dataclass(slots=True)
 class ServiceToken:
-    """An access token for one service. A new token is requested shortly before the token expires."""
+    """An access token for one Azure service.
+
+    A new access token is requested shortly before the current token expires.
+    """
 
     credential: AsyncTokenCredential
     scope: str

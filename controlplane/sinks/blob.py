@@ -49,8 +49,10 @@ class BlobSink:
         try:
             await self.objects.create(MARKER, _MARKER_BODY)
             if await self.objects.create(MARKER, _MARKER_BODY):
-                what = "overwrites objects although If-None-Match forbids it: use another storage"
-                raise SinkUnavailable(f"the storage {what}, or turn on object lock")
+                raise SinkUnavailable(
+                    "the storage overwrites objects although If-None-Match forbids it: use another storage,"
+                    " or turn on object lock"
+                )
             if FORM.encode() not in await self.objects.read(MARKER):
                 raise SinkUnavailable(f"the storage returned other content for {MARKER} than was written")
         except StorageUnavailable as error:

@@ -160,8 +160,10 @@ class Consumer:
 
     def _require_room(self) -> None:
         if self._refused_in_a_row >= MOST_DEAD_LETTERS:
-            what = f"refused {self._refused_in_a_row} events in a row: read its dead letters, then retry or"
-            raise SinkUnavailable(f"delivery has stopped: the sink {what} discard them")
+            raise SinkUnavailable(
+                f"delivery has stopped: the sink refused {self._refused_in_a_row} events in a row: read its"
+                " dead letters, then retry or discard them"
+            )
 
     async def _org_ids(self) -> frozenset[str] | None:
         """Return the ids of the organisations whose events are delivered, or None for all organisations."""

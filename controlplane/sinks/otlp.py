@@ -1,8 +1,8 @@
 """A sink that sends log records to an OpenTelemetry collector, by OTLP over HTTP in JSON.
 
 Every error status except 400 and 413 concerns the collector and not the events, which then wait in the store.
-For some of these error statuses, the specification of OTLP lets a client drop the records. This sink never
-drops records.
+For some error statuses, the specification of OTLP lets a client drop the records. This sink never drops
+records.
 """
 
 from __future__ import annotations

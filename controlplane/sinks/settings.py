@@ -1,4 +1,4 @@
-"""The settings of sinks: the keys that all kinds of sinks have, and the keys of each kind."""
+"""The settings of sinks: the settings that all kinds of sinks have, and the settings of each kind."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SinkSettings:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield the key and the message of each conflict between keys of the section."""
+        """Yield the settings key and the message of each conflict between keys of the section."""
         yield from ()
 
 
@@ -229,7 +229,7 @@ class AzureSinkSettings(SinkSettings):
     )
 
     def identity_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield a problem for each key of the identity that is missing or has no effect."""
+        """Yield a problem for each settings key of the identity that is missing or has no effect."""
         given = {
             "TenantId": self.tenant_id,
             "ClientId": self.client_id,

@@ -1,4 +1,6 @@
-"""A sink for Splunk's HTTP Event Collector. One request holds a batch as JSON objects, one after the other.
+"""A sink for Splunk's HTTP Event Collector.
+
+One HTTP request holds a batch as JSON objects, one after the other.
 
 The collector reports an invalid event in `invalid-event-number`, and the sink sends the other events again.
 With the setting `Acknowledge`, events count as delivered only when Splunk's indexers have written them.

@@ -1,11 +1,11 @@
 """A sink that sends RFC 5424 messages over TLS or TCP, each after its length (RFC 5425, RFC 6587).
 
 The syslog protocol has no acknowledgement of messages. A batch of syslog messages counts as delivered when
-the server's kernel has confirmed every byte and the connection is still open. The newest messages stay in the
-memory of the sink. If the server closes the connection, the sink sends these messages again on the next
-connection. Syslog messages can be lost only if the server had not read them when it died. A loss also
-requires more than KEPT_BYTES of unread messages, or a control plane that dies at the same time. If a
-connection is still open KEPT_SECONDS after a message, the server has read the message, which is not sent
+the server's kernel has confirmed every byte and the connection is still open. The newest syslog messages stay
+in the memory of the sink. If the server closes the connection, the sink sends the messages in its memory
+again on the next connection. Syslog messages can be lost only if the server had not read them when it died. A
+loss also requires more than KEPT_BYTES of unread messages, or a control plane that dies at the same time. If
+a connection is still open KEPT_SECONDS after a message, the server has read the message, which is not sent
 again.
 
 An application chooses the path and the query of its requests. So a message that is longer than the syslog

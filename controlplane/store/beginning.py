@@ -88,7 +88,7 @@ def is_store(store: Path) -> bool:
 def put_aside_what_is_left(store: Path) -> None:
     """Prepare the directory for a new store: rename the SQLite log of a lost store.
 
-    SQLite would read the log of the lost store as the log of the new store.
+    Otherwise SQLite would read the log of the lost store as the log of the new store.
     """
     for suffix in (_LOG, "-shm"):
         path = store.with_name(store.name + suffix)

@@ -351,8 +351,8 @@ def _purge_damaged(
 ) -> int:  # fmt: skip
     """Delete a block whose events can't be read, unless the last event of the block may have to stay.
 
-    The ids of the deleted events remain in the table of ids. To find these ids without the events, the store
-    would have to read all ids of the organisation.
+    The ids of the deleted events remain in the table of ids. To find the ids of the deleted events without
+    the events, the store would have to read all ids of the organisation.
     """
     (count, most_ms), (before_ms, latest_ms) = span, ends
     if before_ms <= most_ms <= latest_ms:

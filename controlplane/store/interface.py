@@ -401,7 +401,7 @@ RenewalRefusal = Literal["not enrolled", "replaced", "replaced by operator"]
 class TooSoon:
     """Refusal of new keys, because other keys of the proxy were made a moment ago.
 
-    The proxy may retry after some seconds.
+    The proxy may request new keys again after some seconds.
     """
 
     seconds: int

@@ -68,9 +68,9 @@ class ProposalTables:
                 (proposal.org_id, by),
             )
             if count >= most:
-                what = f"an operator may have {most} open proposals in an organisation"
                 raise Conflict(
-                    f"{what}: approve or reject some proposals first, or propose fewer changes at once"
+                    f"an operator may have {most} open proposals in an organisation: approve or reject some"
+                    " proposals first, or propose fewer changes at once"
                 )
             marks = ", ".join("?" * len(astuple(proposal)))
             connection.run(f"INSERT INTO proposals ({_COLUMNS}) VALUES ({marks})", astuple(proposal))  # noqa: S608

@@ -249,8 +249,10 @@ class RegistryTables:
                 raise NotFound("this ruleset was deleted")
             current = Ruleset(*found)
             if expected is not None and expected != current.version:
-                what = f"version {current.version} is active, and {expected} was expected"
-                raise Conflict(f"ruleset {current.name}: {what}")
+                raise Conflict(
+                    f"ruleset {current.name}: version {current.version} is active, and {expected}"
+                    " was expected"
+                )
             if version is None and current.version == 1:
                 raise NotFound(f"ruleset {current.name} has no version before the first, which is active")
             wanted = current.version - 1 if version is None else version
@@ -669,14 +671,17 @@ def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
 
 def _require_bound(app: App, expected_ruleset_id: str | None) -> None:
     if expected_ruleset_id not in (None, app.ruleset_id):
-        what = f"ruleset {app.ruleset_name} evaluates it now, and another ruleset was expected"
-        raise Conflict(f"app {app.name}: {what}")
+        raise Conflict(
+            f"app {app.name}: ruleset {app.ruleset_name} evaluates it now, and another ruleset was expected"
+        )
 
 
 def _require_newest(whose: str, newest: int, expected: int | None) -> None:
     if expected not in (None, newest):
-        what = f"the newest is version {newest}, and {expected} was expected"
-        raise Conflict(f"{whose}: its secret has been replaced by another change: {what}")
+        raise Conflict(
+            f"{whose}: its secret has been replaced by another change: the newest is version {newest}, and"
+            f" {expected} was expected"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class SinkStore(Protocol):
     async def begin_sink(self, sink: str, *, at_newest: bool) -> SinkState:
         """Return the stored state of a sink. If the sink is new, store its first state.
 
-        A new sink begins at the newest event, or before the oldest event.
+        A new sink begins after the newest event, or before the oldest event.
         """
 
     async def sink_states(self) -> Mapping[str, SinkState]: ...
@@ -145,7 +145,7 @@ class NoticeStore(Protocol):
     async def begin_webhook(self, name: str, *, at_newest: bool) -> SinkState:
         """Return the stored state of a webhook. If the webhook is new, store its first state.
 
-        A new webhook begins at the newest notice, or before the oldest notice.
+        A new webhook begins after the newest notice, or before the oldest notice.
         """
 
     async def conditions(self) -> Mapping[str, ConditionState]: ...

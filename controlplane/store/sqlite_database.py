@@ -2,11 +2,11 @@
 
 One connection writes groups of jobs, and two connections read, each in its own thread.
 
-A look-up by a key takes some microseconds. A change to another thread and back takes ten times as long as a
-look-up by a key. So the event loop has its own connection for look-ups by keys. A single statement that is
-not a look-up by a key reads through the library aiosqlite. If several statements must read one state of the
-database, these statements form a job, which is a function that runs in one thread. So the statements of a job
-need few changes of threads, and no other job runs between them.
+A look-up of a row by its key takes some microseconds. A change to another thread and back takes ten times as
+long as a look-up by a key. So the event loop has its own database connection for look-ups by keys. A single
+statement that is not a look-up by a key reads through the library aiosqlite. If several statements must read
+one state of the database, these statements form a job, which is a function that runs in one thread. So the
+statements of a job need few changes of threads, and no other job runs between them.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time commit
 together, because a commit costs one fsync and one change of threads. If a job of the group fails, only the

@@ -129,8 +129,10 @@ def _begin(source: sqlite3.Connection, target: _Target, tables: Sequence[str]) -
     ((state,),) = source.execute(_STATE).fetchall()
     if _fetch(target, "SELECT to_regclass(?)", (MARK,)) != [(None,)]:
         if _fetch(target, f"SELECT state FROM {MARK}") != [(state,)]:
-            what = "a copy was begun with another file, or the file was changed since"
-            raise StoreError(f"{what}: make an empty database, and copy while no control plane runs")
+            raise StoreError(
+                "a copy was begun with another file, or the file was changed since: make an empty database,"
+                " and copy while no control plane runs"
+            )
         return
     for table in tables:
         if _fetch(target, f"SELECT 1 FROM {table} LIMIT 1"):

@@ -84,8 +84,10 @@ class TombstoneTables:
             row = connection.row(f"{RULESET} AND ruleset_id = ?", (ruleset_id,))
             ruleset = _only([] if row is None else [Ruleset(*row)], "ruleset")
             if expected not in (None, ruleset.version):
-                what = f"version {ruleset.version} is active, and {expected} was expected"
-                raise Conflict(f"ruleset {ruleset.name}: {what}")
+                raise Conflict(
+                    f"ruleset {ruleset.name}: version {ruleset.version} is active, and {expected}"
+                    " was expected"
+                )
             users = _users(connection, ruleset_id)
             if users:
                 raise Conflict(f"ruleset {ruleset.name} is in use: {'; '.join(users)}")
@@ -282,7 +284,7 @@ def _delete_rulesets(connection: Connection, ruleset_ids: Sequence[str]) -> None
 
 
 def _acknowledge_losses(connection: Connection, org: Tombstone) -> None:
-    """Acknowledge the losses of a deleted organisation, so that they stop affecting the health of proxies."""
+    """Acknowledge the losses of a deleted organisation, so that they no longer affect proxy health."""
     given = Acknowledgement(org.deleted_ms, org.deleted_by, "The organisation was deleted.")
     for (proxy_id,) in connection.rows("SELECT proxy_id FROM proxy_orgs WHERE org_id = ?", (org.id,)):
         acknowledge(connection, (proxy_id, org.id), given, None)
