@@ -326,7 +326,7 @@ class SpoolWriter:
                 self._retired.popleft().release()
 
     def _has_ample_room(self) -> bool:
-        """Return True if one segment is prepared, and room for twice the reserved bytes, up to a limit."""
+        """Return True if a segment is prepared, and the spool has room for twice `_to_prepare` bytes."""
         prepared = len(self._prepared) * self._usable
         return prepared >= self._usable and self._end - self._offset + prepared >= 2 * self._to_prepare()
 

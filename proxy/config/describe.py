@@ -81,7 +81,7 @@ def _reference(root: type, suffixes: Mapping[str, str]) -> Iterator[str]:
 
 
 def _reference_of_kinds(array: Tables) -> Iterator[str]:
-    """Yield the reference of an array outside all sections.
+    """Yield the reference of an array of settings tables that is outside all sections.
 
     The common keys of all kinds come first, then each kind's own keys.
     """

@@ -304,7 +304,7 @@ class _Loader:
     # Methods for values.
 
     def _array(self, array: Tables, section: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        """Return attribute and value of an array of settings tables.
+        """Return the dataclass attribute of an array of settings tables, and the array's value.
 
         The settings tables of an array inherit values of their section.
         """

@@ -158,7 +158,7 @@ async def _response(loop: asyncio.AbstractEventLoop, connected: socket.socket) -
     while True:
         while _END_OF_HEAD not in received:
             if read > _MAX_HEAD_BYTES:
-                raise _NoResponse(f"the proxy's response head is larger than {_MAX_HEAD_BYTES} bytes")
+                raise _NoResponse(f"the egress proxy's response head is larger than {_MAX_HEAD_BYTES} bytes")
             piece = await loop.sock_recv(connected, _PIECE_BYTES)
             if not piece:
                 raise _NoResponse("the egress proxy closed the connection")

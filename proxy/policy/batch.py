@@ -309,7 +309,7 @@ class _Entry:
         )
 
     def header_places(self) -> Iterator[tuple[str, json_text.Member]]:
-        """Yield the name of each header of a sub-request that has a value, and the value's place in `raw`."""
+        """Yield name and position of each sub-request header with a value; `raw` has the value there."""
         value = self.text("headers")
         if value is None:
             return
@@ -360,7 +360,7 @@ def _part(entry: _Entry, version: str, bases: tuple[str, ...]) -> BatchPart:
 
 
 def _header_cuts(entry: _Entry, names: Set[str]) -> list[tuple[int, int, bytes]]:
-    """Return the cuts that remove all headers with the given names, in any letter case."""
+    """Return the ranges of text to cut out, so that no header with one of the given names stays."""
     where = entry.members.get("headers")
     if where is None or entry.text("headers") is None:
         return []

@@ -735,7 +735,7 @@ def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
             raise MalformedTarget("the path has too many interpretations")
         # The limit is checked before they are made: each combination has all names of each of its segments.
         if len(texts) * prod(sum(len(each.names) for each in options) for options in meanings) > MAX_PARTS:
-            raise MalformedTarget("the path has too many names that rules may match")
+            raise MalformedTarget("the path stands for too many resource names that rules may match")
         if form.openings:
             readings = [_combined(variant.kind, choice) for choice in product(*meanings)]
             loosely += [name for reading in readings for name in reading.names]
@@ -759,7 +759,7 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
     for meaning in choice:
         kind |= meaning.kind
         if len(names) * len(meaning.names) > MAX_READINGS:
-            raise MalformedTarget("the path has too many names that rules may match")
+            raise MalformedTarget("the path stands for too many resource names that rules may match")
         names = [name + parts for name in names for parts in meaning.names]
     return Reading(
         kind,
@@ -864,7 +864,7 @@ def _written_out(
 ) -> list[str]:
     """Replace the parameter aliases in the values (OData 4.01 part 2 §5.3).
 
-    Do the replacement once for each interpretation of an alias.
+    Repeat the replacement for each interpretation of a parameter alias.
 
     `room` is the maximum number of characters in the result.
     """

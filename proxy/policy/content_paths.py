@@ -117,7 +117,7 @@ def opens_any_drive(name: Name) -> bool:
 
 
 def handed_over(names: Iterable[Name]) -> dict[str, str]:
-    """Return operations whose response is an address of content, each with the method that opens it."""
+    """Return operations that return an address of content, each with the HTTP method for that address."""
     found = [_HANDED_OVER.get(name.folded[-1]) for name in names]
     return {operation: method for each in found if each is not None for operation, method in (each,)}
 

@@ -34,7 +34,7 @@ class BodyNeeded(Exception):
 
 
 class Composite:
-    """Placeholder for an object or an empty array if a condition expects one value."""
+    """Placeholder for an object or an empty array, for a condition that expects a single value."""
 
 
 COMPOSITE: Final = Composite()

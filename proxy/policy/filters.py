@@ -166,7 +166,7 @@ class CompiledFilter:
                 raise FilterFailed(str(error)) from error
             raise PlainValues(str(error)) from error
         if walk.bare_value and not _has_other_properties(body, start):
-            raise PlainValues("the response is a value without a property name, and may be a hidden property")
+            raise PlainValues("the response is a value without a property name: it may be a hidden property")
         return walk.remainder(), walk.removed
 
 
@@ -184,7 +184,7 @@ def _refuse_unnamed(body: bytes) -> NoReturn:
     """Raise PlainValues if the response contains no JSON object, else FilterFailed."""
     if json_text.objects_in(body):
         raise FilterFailed("the response is not a JSON object")
-    raise PlainValues("the response has values without property names, and one may be a hidden property")
+    raise PlainValues("the response has values without property names: a value may be a hidden property")
 
 
 def _refuse_deep(body: bytes) -> None:
@@ -256,7 +256,7 @@ class _PlainItem(Exception):
 
 
 class _Bare(Enum):
-    """Fates of a value that is not a JSON object at a place where the filter expects objects."""
+    """Treatments of a value that is not a JSON object at a place where the filter expects objects."""
 
     STAYS = "stays"
     GOES = "goes"
@@ -516,7 +516,7 @@ class _Walk:
         if first == _NULL or level.bare is _Bare.STAYS:
             return json_text.value_end(self._text, start)
         if level.bare is _Bare.FAILS:
-            raise _PlainItem("a list item in the response is not a JSON object, and may be a hidden property")
+            raise _PlainItem("a list item of the response is not a JSON object: it may be a hidden property")
         return None
 
     def _array(self, level: _Level, start: int) -> int | None:

@@ -138,7 +138,7 @@ _CONTINUES: Final = ("skiptoken", "deltatoken")
 
 
 class Effect(Enum):
-    """Effect of a filter of an implied request on the implying request."""
+    """Effect that a filter on an implied request has on the request that implies it."""
 
     AT_PLACE = "hides properties at the place of the response"
     HIDES = "hides the whole place of the response, like a block"
@@ -278,7 +278,7 @@ def _repeated(names: tuple[tuple[str, ...], ...], level: int, key: str | None) -
 
 
 def _names_of(path: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return all names of a path, because a cast in the path may be left out."""
+    """Return all possible names of a path, because a type cast in the path may be left out."""
     parts: list[list[tuple[str, ...]]] = []
     for segment in path:
         if segment == "*":
@@ -327,7 +327,7 @@ def readings_below(readings: Iterable[Reading], suffix: Suffix) -> tuple[Reading
     """
     readings = tuple(readings)
     if sum([len(reading.names) for reading in readings]) * len(suffix.names) > MAX_NAMES:
-        raise MalformedTarget("the implied requests have too many names that rules may match")
+        raise MalformedTarget("the implied requests stand for too many resource names")
     return tuple(
         [
             Reading(

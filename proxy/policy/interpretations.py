@@ -25,9 +25,9 @@ GRAPH_NAMES: Final = ("encoded-slash", "backslash")
 
 
 def parse_interpretation(name: str) -> str:
-    """Return the name of a path interpretation, if it is known.
+    """Return the given name if it is the name of a path interpretation.
 
-    Raise ValueError if the name of the interpretation is unknown.
+    Raise ValueError if the given name is not the name of a path interpretation.
     """
     if name not in _BITS:
         raise ValueError(f"the value must be one of {', '.join(_BITS)}, not {name!r}")

@@ -93,8 +93,8 @@ def looks_like_id(text: str) -> bool:
 def _narrowness(name: Name) -> tuple[bool, int, tuple[str, ...]]:
     """Return the key by which the possible names of one path are sorted.
 
-    Names with more segments, such as a type cast, sort first. Paths between colons sort last, because they
-    name files.
+    Path names with more segments, for example with a type cast, sort first. Paths between colons sort last,
+    because they name files.
     """
     return any(word.endswith(":") for word in name.folded), -len(name.folded), name.folded
 

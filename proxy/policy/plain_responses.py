@@ -141,8 +141,8 @@ def without_hidden(
 
     Raise FilterFailed if the body may contain a hidden property that the filter cannot find. Raise
     NamesHidden if the request path may name a hidden property. Raise ItemNotFound if a read led to an object
-    that the filter does not keep. If the filter drops the object that a write returns, the upstream has
-    already done the write. The response to the write then shows no property.
+    that the filter does not keep. If the filter drops the object that a write returns, the response shows no
+    property, although the upstream has done the write.
     """
     if kind.is_json:
         if kind.is_verbose:
@@ -216,7 +216,7 @@ def _may_end_in_key(path: Shaped) -> bool:
 def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes) -> None:
     """Raise an error unless the response body is a count, a value of a property, a picture or a sound."""
     if transforms.keep:
-        raise FilterFailed("the response is not JSON, and the filter keeps items by their properties")
+        raise FilterFailed("the response is not JSON, so the filter cannot read the properties of its items")
     ends = _ends(asked)
     is_count = essence == "text/plain" and _NUMBER.fullmatch(without_mark(body)) is not None
     if is_count and all(path.shape[-1] == _COUNT for path in ends):
@@ -238,7 +238,7 @@ def _ends(asked: Asked) -> list[Shaped]:
     """Return the shape of the request path in each interpretation that counts. Raise FilterFailed."""
     shapes = shapes_of(*asked)
     if not shapes or any(len(each.shape) < _LEAST_SEGMENTS for each in shapes):
-        raise FilterFailed("the response has no property names, and may be a hidden property")
+        raise FilterFailed("the response has no property names, so it may contain a hidden property")
     return [_with_extensions(each) for each in shapes]
 
 

@@ -217,7 +217,7 @@ class ResourceModel:
         return self._words[self._types + TYPE_WORDS * type_ + 3]
 
     def distance(self, type_: int, base: int) -> int:
-        """Return the number of derivation steps from a type to its base type; -1 if it is not a base type."""
+        """Return how many derivation steps lead from a type to `base`; -1 if `base` is not a base type."""
         steps = 0
         while type_ >= 0:
             if type_ == base:

@@ -646,7 +646,7 @@ def _kind_of(value: object) -> str:
 
 
 def _keys_beside(where: tuple[int | str, ...], shapes: Mapping[str, type[BaseModel]]) -> list[str]:
-    """Return the known keys at the place of an unknown key."""
+    """Return the keys that are allowed at the place of an unknown key."""
     names = [part for part in where[:-1] if isinstance(part, str)]
     shape = shapes.get(names[-1] if names else "", shapes[""])
     return [info.alias or name for name, info in shape.model_fields.items()]

@@ -169,7 +169,7 @@ def every_way(evaluate: Callable[[], T], possible_facts: PossibleFacts) -> Ways[
 
 
 def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
-    """Return the unknown facts that make a difference.
+    """Return the unknown facts that can change the outcome of the evaluation.
 
     Different values of a returned fact lead to different sets of outcomes.
     """

@@ -407,7 +407,7 @@ class Supervisor:
                 logger.info("a reload is under way; the settings will be reloaded again after it")
 
     def _stop(self) -> None:
-        """Drain the worker processes first.
+        """Drain the worker processes before the agent ends.
 
         The agent ends last, so that it can deliver the audit events of the workers.
         """
