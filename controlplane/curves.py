@@ -18,7 +18,7 @@ _RESTART_MARGIN_SECONDS = 1.0  # An uptime is measured before it is sent, so it 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One metrics report of a proxy, for one window of time.
+    """A metrics report of a proxy, for one window of time.
 
     The latency is None if the window had no request.
     """

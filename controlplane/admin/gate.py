@@ -419,7 +419,7 @@ async def actor_of(request: web.Request) -> Actor:
 
 
 async def csrf_token(request: web.Request) -> str:
-    """Return the CSRF token of the caller's session, or an empty text if there is no session.
+    """Return the CSRF token of the caller's session, or an empty text without a session.
 
     Each request of the session that makes a change sends the CSRF token in the header or the form field.
     """

@@ -117,7 +117,7 @@ def apply(
 def _require_consent(planned: ConfigPlan, *, yes: bool) -> None:
     """Ask for consent to a plan on a terminal.
 
-    Raise CommandFailed if the plan deletes things and there is no terminal.
+    Raise CommandFailed if the plan deletes things and the input is not a terminal.
     """
     deleted = sum(each.action == "delete" for each in planned.changes)
     if deleted and not yes and not sys.stdin.isatty():

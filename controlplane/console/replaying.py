@@ -108,7 +108,7 @@ async def of_last_day(
 ) -> Progress | None:
     """Replay the events of the applications' last day, and stop after a few seconds even if events remain.
 
-    Return None if there are no applications, or if the control plane has no capacity for a replay.
+    Return None without applications, or if the control plane has no capacity for a replay.
     """
     if not evaluated:
         return None

@@ -83,7 +83,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One overload of a function or an action of a schema.
+    """An overload of a function or an action of a schema.
 
     `binds` is None for an unbound operation, which a client calls at the service root.
     """

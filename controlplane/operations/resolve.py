@@ -75,7 +75,7 @@ class Resolver:
         return org
 
     async def org_id(self, actor: Actor, reference: str | None) -> str | None:
-        """Return the id of a visible organisation by its reference; None if there is no reference."""
+        """Return the id of a visible organisation by its reference; None without a reference."""
         return None if reference is None else (await self.org_of_events(actor, reference)).org_id
 
     async def org_of_events(self, actor: Actor, reference: str) -> Org:

@@ -71,7 +71,7 @@ class SinkStore(Protocol):
         """Return the receipt time of the organisation's first events that a sink at `position` may lack.
 
         Only events count that come after `position` and were received before `before_ms`. Return None if
-        there are no events that the sink may lack.
+        the sink can't lack any event.
         """
 
     async def dead_letters(

@@ -102,7 +102,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One rule that the evaluation of a request tried.
+    """A rule that the evaluation of a request tried.
 
     `decision` is the rule's decision if the rule matches. If the rule does not match, the last finding is the
     condition that failed.

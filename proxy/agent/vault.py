@@ -126,7 +126,7 @@ class HeldSecret:
     async def current(self) -> VaultSecret:
         """Return the current secret, which is never expired.
 
-        Raise VaultError if there is no current secret.
+        Raise VaultError if the current secret is missing.
         """
         await self._read_if_missing()
         secret = self._secret

@@ -79,7 +79,7 @@ _EMPTY_PARENTHESES_REVERSED: Final = re.compile(r"(?:\)\( *)+")
 
 
 class Part(NamedTuple):
-    """One segment of a resource's name.
+    """A segment of a resource's name.
 
     In `exact`, None means that only a literal segment of a rule may match this segment, never a wildcard.
     """

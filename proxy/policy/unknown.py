@@ -129,7 +129,7 @@ class PossibleFacts:
     def slot(self) -> bool:
         """Move to the next combination of possible values.
 
-        Return False if there is no further combination.
+        Return False after the last combination.
         """
         while self._made and self._made[-1].way + 1 == self._made[-1].ways:
             self._made.pop()

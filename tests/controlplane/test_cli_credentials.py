@@ -98,7 +98,7 @@ def test_what_can_not_be_meant_is_refused_before_anything_is_sent(run: Commands,
         (("--github", "contoso", "--branch", "main"), "must be OWNER/REPO"),
         (("--branch", "main"), "--environment, --branch: need --github"),
         (("--kubernetes", "a/b"), "also give --issuer URL of the cluster"),
-        (("--github", "a/b", "--kubernetes", "a/b"), "give one of"),
+        (("--github", "a/b", "--kubernetes", "a/b"), "give only one of"),
         (("--issuer", "http://x", "--subject", "y"), "--issuer: must be a URL that begins with https://"),
         (("--issuer", "https://x", "--subject", "y", "--expires", "soon"), "--expires: must be"),
     ):

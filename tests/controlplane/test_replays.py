@@ -521,7 +521,7 @@ async def test_a_request_that_no_rule_was_asked_about_says_why(plane: Plane, tra
     report = await explain_event.perform(context_of(plane), OPERATOR, asked)
     assert not report.reached_rules
     assert report.recorded.by == "invalidToken"
-    assert report.recorded_reason.startswith("the proxy token is expired")
+    assert report.recorded_reason.startswith("the request's proxy token is expired")
 
 
 # -- events that name removed properties, which may be fewer than the filter hides
