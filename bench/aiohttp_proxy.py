@@ -1,4 +1,4 @@
-"""Proxy in Python to compare with Graphward: a simple proxy with aiohttp on uvloop.
+"""A simple Python proxy (aiohttp on uvloop), with which benchmarks compare Graphward.
 
 `evaluate` adds Graphward's default duties: check each token once, evaluate one path rule, swap the
 credential, and write a JSON record for each request. `strip` removes three properties from each item of a
@@ -30,7 +30,10 @@ PATHS: Final = re.compile(r"/v1\.0/users(/[^/]+)?")
 
 @dataclass(slots=True)
 class Duties:
-    """Work of the aiohttp proxy in addition to forwarding. A JSON file defines the additional work."""
+    """Work that the aiohttp proxy does for each request, in addition to forwarding the request.
+
+    A JSON file defines the work that the aiohttp proxy does in addition to forwarding requests.
+    """
 
     upstream: str
     evaluate: bool

@@ -32,9 +32,9 @@ class Load:
 
 
 def head(path: str, token: str) -> bytes:
-    """Return the request head of a Graph SDK with its nine fields.
+    """Return the head of a request as a Graph SDK sends it, with nine header fields.
 
-    "#id#" stands for a separate id per request.
+    In each request, "#id#" is replaced by a separate id.
     """
     return (
         REQUEST.replace(_REQUEST_LINE, f"GET {path} HTTP/1.1".encode())

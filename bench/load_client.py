@@ -1,7 +1,7 @@
 """Load client for machines without wrk: connections that each send a request after each response.
 
-The client takes an address, the number of connections, the seconds and the head file. The client prints the
-same result line as requests.lua.
+The load client's arguments are an address, the number of connections, the duration in seconds, and the head
+file. The client prints the same result line as requests.lua.
 """
 
 from __future__ import annotations

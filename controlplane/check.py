@@ -40,7 +40,10 @@ def warnings_of(settings: Settings) -> Iterator[str]:
 
 
 def ways_out(settings: Settings) -> Iterator[str]:
-    """Return the way to each HTTP host, directly or through the egress proxy, if one is set."""
+    """Yield a line for each HTTP address: direct, or through the egress proxy.
+
+    Yield no line if no egress proxy is set.
+    """
     egress = egress_of(settings.egress)
     if egress.proxy is None:
         return
@@ -49,7 +52,7 @@ def ways_out(settings: Settings) -> Iterator[str]:
 
 
 def targets(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each setting whose address is reached through an egress proxy, with that address."""
+    """Yield the name and the HTTP address of each setting to which the egress settings apply."""
     if settings.console.oidc_issuer:
         yield "Console.OidcIssuer", settings.console.oidc_issuer
     if settings.secrets.master_key_vault_url:

@@ -1,7 +1,7 @@
 """URL of a PostgreSQL database: its validation, and the parts of the URL that may be shown.
 
-A database URL is split only if it is well-formed to its last character. So no part of a password can be
-mistaken for the host or the database name, which messages show.
+A database URL is split only if it is well-formed to its last character. So no message can show a part of a
+password as the host or the database name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Endpoint at which proxies enrol themselves with an enrolment token, and renew their keys.
 
-A request with an enrolment token is not signed, because its proxy has no keys yet. A request without an
-enrolment token is signed, as in the agent API. The response to a signed enrolment request has new keys for
-the proxy that signed the request.
+A proxy that enrols with a token has no keys yet, so its enrolment request is not signed. An enrolment request
+without an enrolment token is signed like a request to the agent API. The response to a signed enrolment
+request has new keys for the proxy that signed the request.
 """
 
 from __future__ import annotations

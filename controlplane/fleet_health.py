@@ -93,7 +93,7 @@ def said_by(interval_ms: int, skew_ms: int | None, said: Heartbeat) -> Said:
 
 
 def health_bounds(now_ms: int, interval_ms: int) -> HealthBounds:
-    """Return the time bounds with which the store sorts, selects and counts proxies as `assess` does."""
+    """Return the time limits by which the store and `assess` assign the same states to proxies."""
     return HealthBounds(
         now_ms,
         stale_ms=STALE_AFTER * interval_ms,
@@ -174,7 +174,7 @@ def _measured(facts: Facts) -> Iterator[tuple[Health, str]]:
 
 
 def _lost(facts: Facts) -> Iterator[tuple[Health, str]]:
-    """Yield the losses of a proxy's events that no operator has acknowledged.
+    """Yield the losses that no operator has acknowledged, for the events of one proxy.
 
     A proxy that lost events can still work.
     """
@@ -194,12 +194,12 @@ def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
 
 
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
-    """Return the least time by which the sender's clock is ahead of this host's clock, or below 0 if behind.
+    """Return the least time by which the sender's clock is ahead of this host's clock; negative if behind.
 
     A timestamp in whole seconds stands for any instant of that second, and the sender wrote it just before
-    the message arrived. So a difference between two clocks that may be due to the rounding to whole seconds
-    counts as 0. If the difference between the clocks is certain, the smallest possible difference is
-    returned. A message needs time in transit, so the sender's clock looks further behind than it is.
+    the message arrived. So a clock difference counts as 0 if it may come only from the rounding to whole
+    seconds. If two clocks certainly differ, the smallest possible difference is returned. A message needs
+    time in transit, so the sender's clock looks further behind than it is.
     """
     ahead_ms = timestamp * _SECOND_MS - arrived_ms
     behind_ms = ahead_ms + _SECOND_MS

@@ -1,8 +1,8 @@
 """Write files in this release's formats, which later releases must open, by `python -m tests.formats`.
 
-Run `python -m tests.formats` once for each release that changes a format. The program writes a new directory
-next to the older directories, and test_formats.py opens all directories. The written files have no secrets:
-their keys and hashes belong to no other system.
+Run `python -m tests.formats` once for each release that changes a format. The program writes its files to a
+new directory. The module test_formats.py opens the directories of all releases. The written files have no
+secrets: their keys and hashes belong to no other system.
 """
 
 from __future__ import annotations

@@ -116,9 +116,9 @@ class Gate:
     # Callers
 
     async def caller(self, request: web.Request) -> _Caller:
-        """Return the caller of a request, looked up once before and once after its body arrives.
+        """Return the caller of a request. The caller is looked up before and again after the body arrives.
 
-        The second look-up refuses a request if its role or session ended while the body arrived.
+        If the caller's role or session ended while the body arrived, the second look-up refuses the request.
         """
         known = request.get(_CALLER)
         if known is None:
@@ -203,7 +203,7 @@ class Gate:
     async def body(self, request: web.Request) -> bytes:
         """Return the complete request body, which must be small if the caller is not authenticated.
 
-        When the request body is complete, the caller is looked up again.
+        When the request body is complete, the caller is looked up a second time.
         """
         known = request.get(_BODY)
         if known is None:
@@ -256,7 +256,7 @@ class Gate:
         Raise Refused if the sign-in attempt fails.
 
         The error code is `unauthenticated` or `tooManyAttempts`. The response has the same text and takes the
-        same time if no operator has the given name.
+        same time for an unknown operator name as for a known name.
         """
         with self._place_among_hashes():
             await self.begin_attempt(request, name)
@@ -278,9 +278,9 @@ class Gate:
         details: Mapping[str, str] = MappingProxyType({}),
         org_ids: Sequence[str] = (),
     ) -> Actor:
-        """Begin a session of this operator, and end the session that the request already has.
+        """Begin a session of the operator, and end any session that the request already belongs to.
 
-        The operator log stores `details`, visible to operators of all organisations in `org_ids`.
+        The operator log stores `details` in a line that operators of the organisations `org_ids` can read.
         """
         before = (await self.caller(request)).session_id
         if before is not None:
@@ -368,7 +368,7 @@ class Gate:
 
         The response does not wait for the log entry, because the response time must not show whether the
         operator exists. A name that an unauthenticated client typed is not stored: it may be a password in
-        the wrong field. `details` came from an identity provider.
+        the wrong field. If an identity provider supplied `details`, the operator log stores these details.
         """
         address = _address(request)
         _log.warning("failed sign-in from %s", address)

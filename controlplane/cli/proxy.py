@@ -290,7 +290,7 @@ def enable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
 def delete(ctx: typer.Context, proxy: _Proxy, yes: YesDelete = False, json: Json = False) -> None:
     """Delete a proxy, and end its keys at once.
 
-    Audit events that the proxy delivered stay, and undelivered events are lost.
+    The control plane keeps audit events that the proxy delivered. Undelivered events of the proxy are lost.
     """
     from controlplane.operations import deletions, proxies
 
@@ -300,7 +300,7 @@ def delete(ctx: typer.Context, proxy: _Proxy, yes: YesDelete = False, json: Json
 
 
 def _row(proxy: ProxyHealth) -> dict[str, Any]:
-    """Return the row of a proxy in a table, as text for a person."""
+    """Return the row that shows a proxy in a table, in words for people."""
     current = sum(each.state == "enforced" for each in proxy.rulesets)
     return {
         "name": proxy.name,
@@ -319,7 +319,7 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
 
 
 def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts of a proxy as text for a person.
+    """Return the facts about a proxy in words for people.
 
     Long lists in the facts are drawn as small charts or replaced by a count. Only the output with `--json`
     contains all items of long lists.

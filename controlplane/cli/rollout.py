@@ -68,9 +68,9 @@ def wait_for(
 
 
 def conclude(waited: Waited) -> None:
-    """Print the names of the proxies for which the command did not wait.
+    """Print the names of the proxies that the command did not wait for.
 
-    Raise CommandFailed with the outdated proxies, if there are any.
+    Raise CommandFailed, with a line for each outdated proxy, if any proxy is outdated.
     """
     rollout = waited.rollout
     what = f"{rollout.name} version {rollout.version}"
@@ -87,7 +87,7 @@ def conclude(waited: Waited) -> None:
 
 
 def rollout_row(each: ProxyRollout) -> dict[str, Any]:
-    """Return the row of a proxy in a rollout table, as text for a person."""
+    """Return the row that shows a proxy in a rollout table, in words for people."""
     behind = each.behind_seconds
     return {
         "name": each.name,

@@ -68,7 +68,7 @@ def basis(replayed: Replayed) -> tuple[str, ...]:
 
 
 def summary(replayed: Replayed) -> tuple[str, str, str] | None:
-    """Return the kind, the badge and a sentence if a replay found no effect, or None if it found effects."""
+    """Return a notice (kind, badge and sentence) if the replay found no effect, or None otherwise."""
     if replayed.events == replayed.unasked:
         return "warn", "no evidence", "No request was recorded in that period, so the replay is no evidence."
     if statements(replayed):

@@ -103,7 +103,7 @@ async def _proxies(
 ) -> Mapping[str, PresentProxy]:
     """Read the proxies that operators added to the control plane.
 
-    Proxies that enrolled themselves are left out, because they are added and removed automatically.
+    Proxies that enrolled themselves are not returned, because they are added and removed automatically.
     """
     found = {}
     for proxy in await context.resolve.proxies(actor, None):
@@ -118,7 +118,7 @@ async def _proxies(
 async def _operators(
     context: OperationContext, actor: Actor, names: Mapping[str, str]
 ) -> Mapping[str, PresentOperator]:
-    """Read operators' roles in organisations that the actor may see, and in every organisation.
+    """Read the operators and their roles, limited to organisations that the actor may see.
 
     Operators from the identity provider are left out, because the provider's groups add and remove these
     operators.

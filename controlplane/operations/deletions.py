@@ -107,7 +107,7 @@ async def delete_ruleset(context: OperationContext, actor: Actor, request: Delet
 async def delete_proxy(context: OperationContext, actor: Actor, request: ProxyReference) -> Deleted:
     """Delete a proxy, and end its keys at once.
 
-    Stored audit events of the proxy stay, and events that the proxy has not delivered are lost.
+    The control plane keeps audit events that the proxy delivered. Undelivered events of the proxy are lost.
     """
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     return _deleted(context, await context.store.delete_proxy(proxy.proxy_id, actor.name))

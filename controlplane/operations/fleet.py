@@ -190,8 +190,8 @@ RolloutState = Literal["enforced", "behind", "unknown", "ended", "lost", "disabl
 class ProxyRollout(Response):
     """State of the rollout of a ruleset version at one proxy.
 
-    The state `ended` means that the proxy stopped in order. The state `lost` means that the proxy was silent
-    for so long that the rollout does not wait for the proxy.
+    The state `ended` means that the proxy stopped cleanly. The state `lost` means that the proxy was silent
+    too long. A rollout does not wait for a lost proxy.
     """
 
     proxy_id: str
@@ -273,7 +273,7 @@ async def show(context: OperationContext, actor: Actor, request: ProxyReference)
 
 @operation("fleet.rollout", "GET", "/rulesets/{ruleset}/rollout")
 async def rollout(context: OperationContext, actor: Actor, request: RolloutRequest) -> Rollout:
-    """List the proxies that enforce a ruleset version or a later version, and the proxies that do not yet."""
+    """List the proxies that enforce a ruleset version (or a later version), and the proxies that do not."""
     ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     org = await context.resolve.org(actor, "viewer", ruleset.org_id)
     versions = await context.store.ruleset_versions(ruleset.ruleset_id)
@@ -317,8 +317,8 @@ def limits_of(context: OperationContext) -> RateLimits:
 class _View:
     """Facts about proxies that an actor has permission to see.
 
-    An actor who may not look at every organisation of a proxy sees neither the proxy's total traffic nor its
-    reports about those organisations.
+    Some actors may not see all organisations of a proxy. Such an actor sees neither the proxy's total traffic
+    nor its reports about the other organisations.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:

@@ -54,7 +54,7 @@ async def text_of(
 
 
 def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:
-    """Return the reasons why a valid ruleset can't be stored under its name."""
+    """Return the reasons why a ruleset can't be stored under the given name, although its text is valid."""
     try:
         valid_name(name)
     except InvalidName as error:
@@ -145,7 +145,7 @@ def ruleset_of(given: GivenRules) -> PolicyRuleset:
 def with_schemas(given: GivenRules) -> tuple[PolicyRuleset, Schemas]:
     """Return a ruleset in parsed form, and its schemas.
 
-    Like `ruleset_of`, raise InvalidRequest if the ruleset is not valid.
+    Raise InvalidRequest if the ruleset is not valid.
     """
     ruleset = parsed(given.label, given.text)
     if not needs_schemas(ruleset):

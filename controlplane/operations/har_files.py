@@ -168,7 +168,7 @@ class FromFile:
 def suggestion_from(har: Har, name: str, of: str) -> FromFile:
     """Suggest rules that allow the requests of a HAR file.
 
-    `of` names the application in the description of the suggested ruleset.
+    `of` is the application's name in the description of the suggested ruleset.
 
     Raise InvalidRequest if `name` is not valid as the name of a ruleset.
     """

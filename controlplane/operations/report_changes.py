@@ -60,7 +60,7 @@ _CHANGING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch of an app from one ruleset to another ruleset.
+    """One switch of an application from one ruleset to another.
 
     The operator log of earlier releases does not name the rulesets of a switch.
     """
@@ -75,7 +75,7 @@ _SWITCHED: Final = re.compile(r"switched (?P<app>\S+)(?: from (?P<before>\S+))? 
 
 
 async def switches_of(context: OperationContext, actor: Actor, period: Period) -> list[Switch]:
-    """Return the switches of apps to other rulesets since the period began, oldest first."""
+    """Return, oldest first, each switch of an application to another ruleset since the period began."""
     asked = SearchOperatorLog(org=period.org.org_id, from_=rfc3339(period.from_ms), limit=_MOST_CHANGES)
     found = []
     for operation in ("app.bind", "app.promote-shadow", "proposal.approve"):
@@ -148,7 +148,7 @@ async def stops_of(context: OperationContext, org: Org, names: dict[str, str]) -
 async def changes_of(
     context: OperationContext, actor: Actor, period: Period
 ) -> tuple[tuple[Change, ...], bool]:
-    """Return lines of the operator log in the period about rules, stops, retention or roles."""
+    """Return lines of the operator log about rules, stops, retention or roles, from one period."""
     lines: dict[tuple[str, str, str], RecordFacts] = {}
     more = False
     asked = SearchOperatorLog(

@@ -16,7 +16,7 @@ _MOST_FILTER: Final = 1000  # characters of a header field; reverse proxies limi
 
 
 class HeadOfOrg(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The head of an organisation's audit chain when the export began."""
+    """Head of an organisation's audit chain at the time when the export began."""
 
     org_id: str
     org: str

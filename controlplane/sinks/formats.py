@@ -1,4 +1,4 @@
-"""Writes an audit event in the format that a sink delivers: unchanged, as OCSF, or as CEF.
+"""Conversion of an audit event to the format of a sink: unchanged JSON, OCSF or CEF.
 
 The code of this module does no I/O itself.
 """
@@ -220,7 +220,7 @@ def _severity(event: Members) -> tuple[int, str]:
 
 
 def _without_nothing(value: Any) -> Any:
-    """Return the value without members that are None or empty."""
+    """Return the JSON value without the object members that are None or empty objects."""
     if not isinstance(value, dict):
         return value
     kept = {name: _without_nothing(each) for name, each in value.items()}

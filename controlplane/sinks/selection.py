@@ -1,4 +1,4 @@
-"""Selects the events that a sink wants, and writes these events in the sink's format.
+"""Selection of the events that a sink wants, and conversion of the events to the sink's format.
 
 The code of this module does no I/O itself.
 """
@@ -22,22 +22,22 @@ _DAMAGED = "the block of the event is damaged in the store"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The events that a sink wants, and the format in which the sink gets these events."""
+    """The filter that selects events for a sink, and the format in which the sink receives the events."""
 
     wanted: Filter
     org_ids: frozenset[str] | None  # None for every organisation
     format: Format
 
     def of(self, events: Iterable[StoredEvent]) -> list[SinkEvent | Refusal]:
-        """Return the events that the sink wants, in the same order and in the sink's format.
+        """Return the events that the filter selects, in the same order, in the sink's format.
 
-        If an event can't be delivered, the list has a Refusal with the reason in its place.
+        If the sink can't deliver an event, the list contains a Refusal with the reason in place of the event.
         """
         chosen = (each for each in events if self.org_ids is None or each.org_id in self.org_ids)
         return [made for each in chosen if (made := self._made(each)) is not None]
 
     def in_format(self, event: StoredEvent) -> SinkEvent | Refusal:
-        """Return the event in the format of the sink, even if the filter excludes the event."""
+        """Return the event in the sink's format, even if the sink's filter excludes the event."""
         if event.body == UNREADABLE:
             return Refusal(event.position, _DAMAGED)
         try:

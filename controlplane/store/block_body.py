@@ -1,10 +1,11 @@
-"""The body of a block of events: how it is compressed for the disk, and how its events are read.
+"""Body of a block of audit events: compression for the disk, and decoding of the events.
 
 The code of this module does no I/O itself.
 
-The first byte of the body shows its form. The byte `[` begins an uncompressed JSON array of events, which
-earlier releases stored. The store still writes an uncompressed array if compression saves nothing. The byte 1
-begins a compressed body: raw DEFLATE of the array with the preset dictionary `DICTIONARY`.
+The first byte of a block's body identifies the format of the body. The byte `[` begins an uncompressed JSON
+array of events, which earlier releases stored. The store still writes an uncompressed array if compression
+saves nothing. The byte 1 begins a compressed body: raw DEFLATE of the array with the preset dictionary
+`DICTIONARY`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of the schemas of graph APIs, and of the schemas that each ruleset version names."""
+"""Database tables for the schemas of graph APIs, and for the schemas that each ruleset version uses."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _org_schema(org_id: str, root: str, digest: str, source: str, fetched: int, 
 
 
 def named_schemas(connection: Connection, ruleset_id: str, version: int) -> dict[str, str]:
-    """Return, by root path, the digests of the schemas that a ruleset version names."""
+    """Return a mapping from root path to schema digest, for the schemas that a ruleset version names."""
     rows = connection.rows(
         "SELECT root, digest FROM ruleset_schemas WHERE ruleset_id = ? AND version = ? ORDER BY root",
         (ruleset_id, version),
@@ -129,7 +129,7 @@ def named_schemas(connection: Connection, ruleset_id: str, version: int) -> dict
 
 
 def name_schemas(connection: Connection, ruleset_id: str, version: int, schemas: Mapping[str, str]) -> None:
-    """Store the schemas that a new ruleset version names."""
+    """Store the digests of the schemas that a new ruleset version names."""
     connection.many(
         "INSERT INTO ruleset_schemas (ruleset_id, version, root, digest) VALUES (?, ?, ?, ?)",
         [(ruleset_id, version, root, digest) for root, digest in schemas.items()],
@@ -137,7 +137,7 @@ def name_schemas(connection: Connection, ruleset_id: str, version: int, schemas:
 
 
 def require_current(connection: Connection, org_id: str, name: str, schemas: Mapping[str, str]) -> None:
-    """Raise Conflict unless these schemas are the current schemas of the organisation."""
+    """Raise Conflict unless `schemas` are exactly the current schemas of the organisation."""
     rows = connection.rows(
         "SELECT root, digest FROM org_schemas WHERE org_id = ? AND is_current = 1", (org_id,)
     )
@@ -189,7 +189,7 @@ def forget_unused_schemas(connection: Connection) -> None:
 
 
 def require_room(connection: Connection, org_id: str) -> None:
-    """Raise Conflict if an organisation has more schemas than the proxies that serve it should load."""
+    """Raise Conflict if the schemas that an organisation's proxies must load exceed the size limits."""
     size, packed = connection.row(_COUNTED, (org_id,))
     if size > MOST_BYTES_OF_ORG or packed > MOST_PACKED_OF_ORG:
         raise Conflict(

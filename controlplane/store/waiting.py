@@ -15,7 +15,7 @@ MOST_WAITING_BYTES: Final = 256 * 1024 * 1024
 
 
 class WaitingWrites:
-    """The writes that wait or run now, and the bytes of their arguments."""
+    """Count of the database writes that wait or run now, with the total bytes of their arguments."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -23,7 +23,7 @@ class WaitingWrites:
 
     @contextmanager
     def one(self, size: int) -> Iterator[None]:
-        """Hold a slot for one write of `size` bytes.
+        """Reserve a slot for one database write whose arguments have `size` bytes.
 
         Raise StoreBusy if no slot is free.
         """

@@ -46,7 +46,7 @@ _LATEST_SECONDS: Final = 1e10
 
 
 class Body(NamedTuple):
-    """The bytes of a recorded body, or the reason why they are unknown."""
+    """Bytes of a recorded body, or the reason why the bytes are unknown."""
 
     data: bytes | None
     problem: str = ""
@@ -105,7 +105,7 @@ def is_unicode(text: str) -> bool:
 
 
 def read_body(text: object, encoding: object, size: int | None, media_type: object) -> Body:
-    """Decode a body whose text was recorded.
+    """Decode a body from the text that a HAR recorder stored.
 
     `size` is the length of the body in bytes, as the recorder gave it.
     """
@@ -129,7 +129,7 @@ def read_body(text: object, encoding: object, size: int | None, media_type: obje
 
 
 def _confirmed(data: bytes, text: str, size: int | None, expects_json: bool) -> Body:
-    """Accept the bytes of a body if they are a complete JSON document, or if their number matches `size`."""
+    """Accept body bytes that are a complete JSON document, or whose number matches `size`."""
     if is_json_document(data):
         is_cut = size is not None and size > 2 * len(data) + _MUCH_LARGER
         return Body(None, "is shorter than its size") if is_cut else Body(data)
@@ -195,7 +195,7 @@ def values_of(fields: Headers, name: bytes) -> list[bytes]:
 def _named(value: object) -> Iterator[tuple[str, str | None]]:
     """Yield the names and values of recorded header fields.
 
-    An unknown name is an empty text, and an unknown value is None.
+    If a name is unknown, the name is an empty text. If a value is unknown, the value is None.
     """
     if isinstance(value, dict):
         for name, each in value.items():

@@ -62,11 +62,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A kind of request that reaches an element of a schema.
+    """A group of similar requests that reach one schema element.
 
-    `template` is the route's name for readers, such as `/users/{id}`. Each of the `examples` uses the route.
-    `place` is the property path to the schema element, if it is only a part of the response. `link` is a
-    property of the response, whose value is an address that opens the schema element.
+    `template` is the form of the route that people read, such as `/users/{id}`. The `examples` are requests
+    that use the route. `place` is the path to the schema element inside the response, if the response
+    contains more than the element. `link` is a property of the response. Its value is an address that opens
+    the schema element.
     """
 
     kind: RouteKind
@@ -95,9 +96,9 @@ class RouteEnumeration:
                 self._targets.update((member, types) for _, member in resolver.members_of(name))
 
     def routes(self, named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-        """Yield the routes to a schema element that use one of the methods.
+        """Yield the routes to a schema element, limited to routes that use one of the `methods`.
 
-        An empty set of methods stands for all methods.
+        If the set `methods` is empty, it stands for all HTTP methods.
         """
         if named.thing.kind is ThingKind.OPERATION:
             yield from self._calls(named.thing, named.prefix)
@@ -172,7 +173,7 @@ class RouteEnumeration:
     # Operations.
 
     def _calls(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the calls of one operation, one for each path to an object that the operation binds to."""
+        """Yield the requests that call one operation: one for each path to an object that has it."""
         model, operation = self._model, thing.member
         name = model.operation_name(operation)
         if not model.operation_flags(operation) & BOUND:
@@ -212,9 +213,9 @@ class RouteEnumeration:
         )
 
     def _is_delta_of(self, thing: Thing, operation: int) -> bool:
-        """Return True if the operation is the delta function of the type that has the relation.
+        """Return True if the operation is a delta function, bound to the type that has the relation.
 
-        The response of the delta function contains the relation, for example as `members@delta`.
+        The response of such a delta function contains the relation, for example as `members@delta`.
         """
         model = self._model
         return (
@@ -267,7 +268,7 @@ class RouteEnumeration:
                     yield from _body_routes(RouteKind.WRITE, prefix, path, name, {name: value})
 
     def _deep_inserts(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield requests that create an owner object, with the schema element in the body of the request."""
+        """Yield requests that create an object together with its contained element, in one request body."""
         graph = self._graph
         for path in graph.paths(lambda type_: graph.is_a(type_, thing.type)):
             if path.last is not None and path.last.contained and len(path.owner()) > 1:
@@ -281,7 +282,7 @@ class RouteEnumeration:
 def _written(
     thing: Thing, prefix: tuple[str, ...], segments: tuple[str, ...], many: bool, methods: frozenset[str]
 ) -> Iterator[Example]:
-    """Yield the write requests that a path accepts, limited to the methods of a rule."""
+    """Yield the write requests to a path, limited to the `methods` of a rule."""
     item = (*segments, KEY) if many and thing.kind is not ThingKind.PROPERTY else segments
     if thing.kind is ThingKind.RELATION:
         forms = {"POST": (*segments, "$ref"), "PUT": (*segments, "$ref"), "DELETE": (*item, "$ref")}
@@ -318,7 +319,7 @@ def _posted(
 
 
 def _with_query(kind: RouteKind, prefix: tuple[str, ...], segments: tuple[str, ...], query: str) -> Route:
-    """Return a route that sends the query to an object, and also to the collection of the object."""
+    """Return a route with the query, on the object and (if the path ends with a key) on the collection."""
     asked = [segments, segments[:-1]] if segments[-1] == KEY else [segments]
     targets = [f"{_example('GET', prefix, each).target}?{query}" for each in asked]
     examples = tuple(Example("GET", each) for each in targets)

@@ -1,4 +1,4 @@
-"""Metrics in the form that Prometheus scrapes: counters of all workers together, and the agent's own state.
+"""Metrics that Prometheus scrapes: the sums of all workers' counters, and the agent's own state.
 
 `python -m tests.metrics_reference` writes docs/reference/metrics.md from the texts of this module.
 """

@@ -1,4 +1,4 @@
-"""Pure choice of the issuers whose keys are read, with a fair share for each organisation."""
+"""Choose the issuers whose keys are read, with a fair share for each organisation, without I/O."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from proxy.wire.models import MOST_ISSUERS_OF_ORG, SyncFederated
 
 @dataclass(slots=True)
 class Pinned:
-    """One issuer whose keys have to be discovered, and the enabled applications that name this issuer."""
+    """One issuer whose keys have to be discovered, with the enabled applications that accept this issuer."""
 
     issuer: str
     apps: list[App] = field(default_factory=list)
@@ -20,7 +20,7 @@ class Pinned:
 
     @property
     def described(self) -> str:
-        """Address of an issuer, and the applications that name this issuer."""
+        """Address of an issuer, with the applications that accept this issuer."""
         more = f" and {len(self.apps) - 1} more" if len(self.apps) > 1 else ""
         return f"{self.issuer} (application {self.apps[0].name}{more})"
 
@@ -29,9 +29,9 @@ class Pinned:
 class Share:
     """Issuers whose keys are read, and issuers that exceed the limits of organisations.
 
-    `payer` maps each issuer to the organisation towards whose limit the issuer counts. If several
-    organisations name an issuer, the payer is the one of them with the fewest issuers. So no other
-    organisation can delay the reading of the issuer's keys.
+    `payer` maps each issuer to one organisation: the issuer counts against the limit of this organisation. If
+    several organisations name the same issuer, `payer` is the organisation that names the fewest issuers. So
+    no other organisation can delay the reading of the issuer's keys.
     """
 
     read: Mapping[str, Pinned]
@@ -40,7 +40,7 @@ class Share:
 
 
 def pinned_issuers(apps: Iterable[App]) -> dict[str, Pinned]:
-    """Return the issuers of enabled applications whose keys have to be discovered, by their address."""
+    """Return, by address, the issuers of enabled applications whose issuer keys have to be discovered."""
     found: dict[str, Pinned] = {}
     for app in apps:
         if app.enabled:
@@ -56,7 +56,10 @@ def issuers_of(app: App) -> set[str]:
 
 
 def share(pinned: Mapping[str, Pinned], known: Container[str]) -> Share:
-    """Choose for each organisation which issuers are read. Issuers that are already `known` come first."""
+    """Choose the issuers whose keys are read, separately for each organisation.
+
+    Issuers whose keys were already read (`known`) are chosen first.
+    """
     of_org: dict[str, list[Pinned]] = {}
     for each in sorted(pinned.values(), key=lambda each: (each.issuer not in known, each.issuer)):
         for org_id in each.org_ids:

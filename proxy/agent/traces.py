@@ -55,7 +55,7 @@ class _ExportResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Refused(Exception):
-    """Error because the trace collector refused spans for good."""
+    """Error because the trace collector refused spans permanently."""
 
 
 class _PutOff(Exception):
@@ -69,7 +69,8 @@ class _PutOff(Exception):
 class TraceExporter:
     """Exporter of trace spans, with a queue of spans.
 
-    The journal's thread calls `offer`. The event loop calls all other methods.
+    The journal's thread calls the method `offer` of the exporter. The event loop calls all methods of the
+    exporter except `offer`.
     """
 
     def __init__(
@@ -178,7 +179,8 @@ class TraceExporter:
     async def _export(self, body: bytes) -> int:
         """Export one request body, and return how many spans the trace collector rejected.
 
-        Raise _PutOff to retry the request later, or _Refused if the collector refuses it for good.
+        Raise _PutOff if the export must be repeated later, or _Refused if the collector refuses the spans
+        permanently.
         """
         try:
             status, headers, content = await call(

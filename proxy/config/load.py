@@ -4,8 +4,9 @@ Sources of a setting's value, highest precedence first: the key's additional var
 `Section:Key`; the file; a fallback variable; the default. A secret setting is given as `Key`, or as `KeyFile`
 to read it from a file, never as both in one place.
 
-Settings tables of an array are identified by their key `Name`, never by their order, which may change. The
-keys of the table `mail` of `[[Section.Array]]` are `Section.Array.mail.Key` and `Section__Array__mail__Key`.
+Settings tables of an array are identified by their key `Name`, never by their order, which may change. If a
+table of `[[Section.Array]]` has the `Name` `mail`, its keys are named `Section.Array.mail.Key` and
+`Section__Array__mail__Key`.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _KIND_NAMES: Final[dict[type, str]] = {
 
 
 class SettingsError(Exception):
-    """The settings can't be used, for the reasons in `problems`.
+    """Error because the settings can't be used. Its attribute `problems` lists the reasons.
 
-    The attribute `problems` has one line for each reason.
+    The attribute `problems` has one line for each reason why the settings can't be used.
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
@@ -275,7 +276,7 @@ class _Loader:
     def _refuse_unknown_variables(self) -> None:
         """Report unknown environment variables like `Audit__MaxBatchSiz` as mistakes.
 
-        An environment variable is ignored unless its name begins with the name of a section.
+        Environment variables are ignored unless their name begins with the name of a settings section.
         """
         by_folded = {name.casefold(): name for name in (*self.sections, *self.root_arrays)}
         for variable in sorted(self.environ):
@@ -304,9 +305,9 @@ class _Loader:
     # Methods for values.
 
     def _array(self, array: Tables, section: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        """Return the dataclass attribute of an array of settings tables, and the array's value.
+        """Return the attribute name and the settings objects of an array of settings tables.
 
-        The settings tables of an array inherit values of their section.
+        Settings tables in an array inherit some keys from the section that contains the array.
         """
         built = []
         for each in self.tables:
@@ -423,7 +424,8 @@ class _Loader:
     def _path(self, text: str) -> Path:
         """Resolve a relative path in the settings from the base directory.
 
-        The base directory has no symbolic links, so `..` removes the last name of its path.
+        The base directory contains no symbolic links, so each `..` in a relative path removes one directory
+        name.
         """
         base, path = self.base, PurePath(text)
         while path.parts[:1] == ("..",):

@@ -28,8 +28,8 @@ def placeholder_problems(
 ) -> Iterator[tuple[str, str]]:
     """Yield pairs of setting name and problem, for the loader, if the value is still a placeholder.
 
-    `instead` says which value to write. A secret may look like anything. So a secret counts as a placeholder
-    only if its whole value is a placeholder, and no message repeats a part of the secret.
+    `instead` says which value to write. A secret may look like anything. So a secret is reported only if its
+    whole value is a placeholder, and no message contains a part of the secret.
     """
     found = _PLACEHOLDER.fullmatch(value) if secret else _PLACEHOLDER.search(value)
     if found is not None:
@@ -45,7 +45,7 @@ def is_entra(url: str) -> bool:
 
 
 def shared_authority(url: str) -> str | None:
-    """Return the Entra path that stands for many tenants, such as `common`; None for any other URL."""
+    """Return the first path segment of an Entra URL if it stands for many tenants; None for any other URL."""
     if not is_entra(url):
         return None
     first = urlsplit(url).path.strip("/").partition("/")[0].lower()

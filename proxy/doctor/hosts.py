@@ -1,4 +1,4 @@
-"""Checks of one host in the settings, step by step: host name, ports, certificate, clock."""
+"""Checks of one host that the settings name: host name, ports, certificate and clock."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)
 def egress_handlers(egress: Egress) -> tuple[BaseHandler, ...]:
     """Return the egress handlers for an opener of `urllib.request`.
 
-    Without the egress handlers, urllib interprets the proxy variables of the environment differently.
+    Without the egress handlers, urllib would read the proxy variables of the environment in a different form.
     """
     return ProxyHandler({}), _ThroughEgress(egress)
 

@@ -4,10 +4,10 @@ The snapshot file is one line `graphward-snapshot <format> <sha256 of the rest>`
 replaces the snapshot file by rename, so a reader finds the old file or the new file. Any other file content,
 such as a flipped bit or half a file, raises SnapshotDamaged, and no part of it is used.
 
-The deflated schemas that rulesets name are in the same file as the rulesets. So a kill, a full disk or a
-copied file cannot separate the schemas from their rulesets. A snapshot file with schemas has format 2, which
-a release without support for schemas rejects. If it did not reject the file, that release would ignore the
-parts of a rule that need a schema.
+The snapshot file contains the compressed schemas together with the rulesets that name them. So a kill, a
+full disk or a copied file cannot separate the schemas from their rulesets. A snapshot file with schemas has
+format 2. A release that does not support schemas rejects format 2. An old release that accepted format 2
+would ignore the parts of a rule that need a schema.
 
 The file's modification time shows the age of the rules: it is the time of the last good sync, including one
 with an unchanged response (`mark_synced`). The modification time becomes `Snapshot.synced_at` when the
@@ -93,7 +93,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return sum(len(held.ruleset.rules) for held in self.rulesets)
 
     def missing_schemas(self) -> str:
-        """Describe the first schema that a ruleset needs and the snapshot lacks; empty if all are present."""
+        """Describe the first schema that a ruleset needs but the snapshot lacks; empty if none is missing."""
         for held in self.rulesets:
             for root, digest in held.schemas.items():
                 if digest not in self.schemas:
@@ -103,8 +103,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     def age_at(self, now: float) -> float:
         """Return the seconds from the control plane's confirmation of the snapshot to the Unix time `now`.
 
-        Return infinity if the confirmation is in the future: a clock that was set back must not make old
-        rules valid again.
+        Return infinity if the confirmation is in the future: after a clock was set back, old rules must not
+        count as new.
         """
         age = now - self.synced_at
         return math.inf if age < -_CLOCK_LEEWAY_SECONDS else max(0.0, age)
@@ -150,7 +150,7 @@ def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snaps
     Raise FileNotFoundError if the snapshot file is missing, and SnapshotDamaged if it is not valid.
 
     Decoding ten thousand rules at once would hold the interpreter's lock for milliseconds. So `read_snapshot`
-    calls `pause` between steps, and a reader in another thread can yield to the event loop.
+    calls `pause` between the steps. A reader in another thread can thus let the event loop run.
     """
     with path.open("rb") as file:
         content = file.read()

@@ -71,7 +71,7 @@ def asking(assertion: str, **changes: str) -> bytes:
 
 
 def allow(proxy: DataPath, *credentials: Credential, **changes: Any) -> None:
-    """Activate rules in which the application has these credentials."""
+    """Activate rules in which the application has the given `credentials`."""
     book = proxy.context.rulebook
     caller = replace(book.callers[CLIENT_ID], credentials=credentials, **changes)
     proxy.context.use(replace(book, callers={CLIENT_ID: caller}))

@@ -213,7 +213,7 @@ CASES: Final = [(situation, event) for situation, row in OUTCOMES.items() for ev
 
 @dataclass
 class Scene:
-    """A connection in a test situation, with the client's end and the proxy's end."""
+    """One client connection in a test: the client's end, the proxy's end, and the upstream connections."""
 
     proxy: DataPath
     reader: asyncio.StreamReader

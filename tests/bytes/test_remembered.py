@@ -58,7 +58,8 @@ def nothing_remembered() -> Iterator[None]:
 def memory_free(*, uncut: bool = False) -> Iterator[None]:
     """Run a block of the test while the proxy's caches of header facts are empty.
 
-    With `uncut`, the remembered spelling of a head includes every header value.
+    With `uncut`, the cache key of a head includes every header value, also a value that varies with each
+    request.
     """
     with pytest.MonkeyPatch.context() as patch:
         for module in (request_head, answer_head):
@@ -81,7 +82,7 @@ def random_fields(chance: random.Random, start: str) -> bytes:
 
 
 def one_like(head: bytes, chance: random.Random) -> bytes:
-    """Return a head of the same length that differs in at most one byte, or an empty head."""
+    """Return a head of equal length that differs from `head` in at most one byte, or an empty head."""
     if len(head) < SHORTEST or chance.random() < 0.4:
         return b""
     at = chance.randrange(len(head) - len(b"\r\n\r\n"))

@@ -1,8 +1,8 @@
-"""Tests with odd requests on raw sockets: they check the upstream's bytes and the next client's response.
+"""Tests of ambiguous requests on raw sockets. They check the bytes upstream and the next response.
 
-Every request in these tests carries a valid token. If a request hides a second request, the second request
-has a path that the rules block. If the upstream receives the blocked path, the proxy and another reader
-interpreted the bytes differently.
+Every request in these tests carries a valid token. In these tests, each hidden second request has a path that
+the rules block. If the upstream receives the blocked path, the proxy interpreted the bytes differently than
+the upstream.
 """
 
 from __future__ import annotations

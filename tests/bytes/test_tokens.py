@@ -70,9 +70,9 @@ def coded(data: bytes) -> bytes:
 def signed(
     header: object = None, claims: object = None, *, key: bytes = KEY, digest: str = "sha256"
 ) -> bytes:
-    """Return a token with any header and claims, signed with `key`.
+    """Return a token with the given header and claims, signed with `key`.
 
-    A token's header or claims are used unchanged if they are given as text.
+    If the test gives a header or claims as text, the token contains this text unchanged.
     """
     parts = [
         coded(each.encode() if isinstance(each, str) else json.dumps(each).encode())
@@ -82,7 +82,7 @@ def signed(
 
 
 def issued(key: bytes = KEY, **changes: Any) -> bytes:
-    """Return a token that another proxy with this key would issue."""
+    """Return a token as a second proxy that has this key would issue it."""
     return (
         TokenKeeper(replace(TOKEN_SETTINGS, **changes), [key]).issue(CALLER, now=NOW, token_id="t").encode()
     )
@@ -336,7 +336,7 @@ async def test_none_of_them_is_accepted_and_none_leaves_a_trace_upstream(tmp_pat
 
 
 async def test_one_that_was_good_does_not_open_for_others_after_it(tmp_path: Path) -> None:
-    """The proxy remembers a checked token by all bytes of the token."""
+    """The proxy's cache of checked tokens uses all bytes of a token as the key."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         assert (await asked_with(proxy, b"Bearer " + GOOD)).status == 200
         for at in range(7, len(GOOD) + 7, 40):

@@ -27,7 +27,7 @@ class StoredIndex(SqliteIndex):
 
 
 def put(store: Path, events: Sequence[Event]) -> None:
-    """Put one block for each event into the store and the search index."""
+    """Write each event as a separate block to the store and to the search index."""
     with closing(sqlite3.connect(store, timeout=20)) as file:
         file.executemany(
             "INSERT OR IGNORE INTO blocks VALUES (?, 1, ?, 'proxy-1', 0, 0, ?)",

@@ -42,7 +42,7 @@ from tests.controlplane.processes import ROOT, cli, facts
 
 
 class Between:
-    """An attacker on the network path, who reads and changes messages, as if TLS ended there."""
+    """An attacker on the network path who reads and changes messages, as if TLS did not protect them."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -222,7 +222,7 @@ async def test_who_takes_no_response_is_cut(
 
 
 async def test_bodies_that_never_come_keep_no_other_concern_waiting(plane: Plane, proxy: ProxyClient) -> None:
-    """Eight uploads come from a slow line, or from a client that has the API key without the secret."""
+    """Eight uploads arrive slowly, or come from a client that has the API key but not the HMAC secret."""
     stuck = [
         await _connected(plane, _head(proxy, "POST", AUDIT, "Content-Length: 9", "Expect: 100-continue"))
         for _ in range(8)
@@ -363,7 +363,7 @@ MEMBERS = (
 async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
     plane: Plane, proxy: ProxyClient
 ) -> None:
-    """The control plane refuses each odd event, or stores, finds and purges it normally.
+    """The control plane either refuses an odd event, or stores, finds and purges the event like any other.
 
     No odd event stops the index writer.
     """

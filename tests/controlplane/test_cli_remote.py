@@ -276,7 +276,7 @@ async def test_what_people_read_is_no_json(commands: Commands, plane: Plane, pro
 
 
 def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
-    """The progress is one line that is overwritten, and a proxy's name in it cannot control the terminal."""
+    """The progress line is overwritten in place. A proxy's name in this line cannot control the terminal."""
     config = write_settings(tmp_path)
     facts(config, "org", "add", "acme")
     facts(config, "proxy", "add", "edge-1", "--org", "acme")

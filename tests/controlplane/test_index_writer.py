@@ -229,7 +229,7 @@ async def accept(store: SqliteStore, subject: IndexWriter, *made: dict[str, Any]
 async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
     tmp_path: Path, store: SqliteStore
 ) -> None:
-    """The test compares segments byte for byte.
+    """The test compares the segment files of an audit index byte for byte.
 
     Each field occurs in one event and is missing in another event.
     """

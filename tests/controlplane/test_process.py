@@ -1,4 +1,4 @@
-"""Tests of real processes: kills, signals, commands beside a running server, files and log."""
+"""Tests of server processes: kills, signals, files, logs, and commands run while a server runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ async def test_a_kill_between_commit_and_response_counts_the_batch_once(
 
 
 async def _replay(proxy: ProxyClient, killed: dict[str, Any]) -> None:
-    """Send the batches again after the restart: committed batches are duplicates, others are stored now."""
+    """Send the batches again after the restart.
+
+    Committed batches count as duplicates, and other batches are stored.
+    """
     committed = killed["batchId"].startswith("kill-after")
     sent = killed if committed else {**killed, "batchId": f"replay-{killed['batchId']}"}
     response = await proxy.audit(sent)

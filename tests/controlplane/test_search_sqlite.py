@@ -180,7 +180,7 @@ async def test_an_index_that_is_ahead_of_its_store_is_built_again(tmp_path: Path
 async def test_an_index_that_a_busy_server_writes_meanwhile_is_not_ahead_of_its_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch is stored and indexed at the moment when a command opens the index."""
+    """While a command opens the index, the server stores and indexes a further batch."""
     path = tmp_path / "search.sqlite"
     run = _Connection.run
     late = [accepted(event(2), first_position=2)]
@@ -229,7 +229,7 @@ async def test_nothing_is_written_to_an_index_of_another_release(index: SqliteIn
 
 
 async def test_two_writers_at_once_write_each_event_once(tmp_path: Path) -> None:
-    """The index writers of the server and of a command write the same outbox."""
+    """Two index writers, one of a server and one of a command, write the same outbox to the index at once."""
     path = tmp_path / "search.sqlite"
     batches = [
         accepted(*(event(n) for n in range(s, s + 20)), first_position=s + 1) for s in range(0, 100, 20)
@@ -413,7 +413,7 @@ def tables_of_parts(path: Path) -> set[str]:
 
 
 async def test_events_of_impossible_times_are_found_and_counted_by_their_times(index: SqliteIndex) -> None:
-    """The keys of the index have room for times in the years 1970 to 2248."""
+    """The index keys can represent event times in the years 1970 to 2248."""
     times = ("1883-11-18T12:00:00Z", "1970-01-01T00:00:00Z", event(0)["time"], "2250-01-01T00:00:00Z",
              "9999-12-31T23:59:59Z")  # fmt: skip
     await index.write(accepted(*(event(n, time=time) for n, time in enumerate(times))))

@@ -1,4 +1,4 @@
-"""Tests of an emergency stop's effects: refused requests, proxies that applied it, and the words for both."""
+"""Tests of an emergency stop: refused requests, proxies that applied the stop, and texts about them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def proxy(name: str, number: int) -> Proxy:
 
 
 async def asked(store: SqlStore, *known: str) -> str:
-    """Return the proxy's version after a sync that names the versions in `known`."""
+    """Return the version of the proxy's sync content, for a sync that sends the versions in `known`."""
     content = await store.sync_content(EDGE, known, LIMITS)
     return content if isinstance(content, str) else content.version
 

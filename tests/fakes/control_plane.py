@@ -72,7 +72,7 @@ class FakeControlPlane(Fake):
         return self.signed(request, response)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition on received requests is true."""
+        """Wait until the requests that the fake received satisfy the condition."""
         async with self._news:
             await self._news.wait_for(condition)
 
@@ -160,7 +160,7 @@ async def _next(script: deque[Script]) -> Response:
 def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Response:
     """Return an error response of the control plane.
 
-    `batchId` names a batch in place of the request's batch; other members are members of the error.
+    `batchId` replaces the batch id of the request. All other members become members of the error.
     """
     named = {name: members.pop(name) for name in list(members) if name == "batchId"}
     detail = {"code": code, "message": f"fake says {code}", **members}
@@ -170,7 +170,7 @@ def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> 
 def accepted(**members: Any) -> Response:
     """Return a 202 response of the control plane.
 
-    The response names the batch of the request unless another batch is given.
+    The 202 response names the batch id of the request, unless the test gives another batch id.
     """
     return _json(202, {"accepted": 0, "duplicate": False} | members)
 
@@ -185,7 +185,7 @@ def _is_json(response: Response) -> bool:
 
 
 def _naming(batch_id: str, response: Response) -> Response:
-    """Return the response with the batch id of its request, as the control plane sends it."""
+    """Return the response with the batch id of the request, as the real control plane sends it."""
     if not _is_json(response) or ("Via", "1.1 gateway") in response.headers:
         return response
     body = {"batchId": batch_id} | json.loads(response.body)

@@ -1,8 +1,8 @@
-"""A fake HTTP proxy that is the only way out of a network, by `CONNECT` and by absolute targets.
+"""A fake HTTP egress proxy, the only way out of a network: `CONNECT` tunnels and plain forwarding.
 
-Only the fake proxy can resolve `names`, like a proxy with its own resolver. The fake proxy records the bytes
-that it received, so that a test can check them. `says` replaces the proxy's response to `CONNECT`, to
-simulate faults.
+Only the fake proxy can resolve the host names in `names`, like an egress proxy with its own resolver. The
+fake proxy records the bytes that it received, so that a test can check them. `says` replaces the fake proxy's
+response to `CONNECT`, so that a test can simulate faults.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ WANTS_CREDENTIALS: Final = (
 
 class FakeEgress:
     def __init__(self, names: dict[str, tuple[str, int]] | None = None, *, credentials: str = "") -> None:
-        """Create the fake proxy with the addresses of its names.
+        """Create the fake proxy with the host names that it can resolve.
 
-        `names` has the address of each `host:port`; other hosts are unreachable. `credentials` has the user
-        and password that the proxy requires, as `user:password`.
+        `names` maps each known `host:port` to an address. The fake proxy cannot reach other hosts.
+        `credentials` has the user and password that the proxy requires, as `user:password`.
         """
         self.names = names if names is not None else {}
         self.says: bytes | None = None  # replaces its own response to CONNECT; b"" sends no response
@@ -52,7 +52,7 @@ class FakeEgress:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop listening, and end all tunnels through the fake proxy."""
+        """Stop listening, and close all tunnels through the fake proxy."""
         self._server.close()
         await self.end_tunnels()
 
@@ -129,7 +129,7 @@ def _place_of(target: str) -> str:
 
 
 def _forwarded(method: str, target: str, lines: list[str]) -> bytes:
-    """Return the request's head in origin form, for a connection of its own to the server."""
+    """Return the head of a forwarded request: its target in origin form, and no proxy header fields."""
     parts = urlsplit(target)
     kept = [line for line in lines if line and not line.lower().startswith(("proxy-", "connection:"))]
     path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"

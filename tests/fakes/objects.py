@@ -26,4 +26,4 @@ class MemoryObjects:
                 yield name
 
     async def close(self) -> None:
-        """Do nothing, because object storage in memory needs no close."""
+        """Do nothing, because object storage in memory has nothing to close."""

@@ -1,8 +1,9 @@
 """Upload sessions and downloads of the fake graph, at addresses that contain their own credential.
 
-The real service has addresses with their own credential on other hosts. The host of addresses with their own
-credential is `localhost`, and the graph's host is `127.0.0.1`. The fake graph refuses a request with a token
-at an address with its own credential, as the real service does.
+In the real service, addresses that contain a credential have other host names than the graph API. Addresses
+that contain a credential have the host `localhost`, and the fake graph's other addresses have `127.0.0.1`.
+Like the real service, the fake graph refuses a request that sends a token to an address that contains a
+credential.
 """
 
 from __future__ import annotations

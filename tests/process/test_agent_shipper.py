@@ -367,7 +367,10 @@ async def test_an_unproven_response_leaves_the_batch_as_it_is(
 async def test_an_unproven_413_splits_and_sets_nothing_aside(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """A gateway may have its own limit, and a control plane can't sign for an unread body."""
+    """A gateway may have its own limit for bodies.
+
+    A control plane can't sign its 413 for a body that it did not read.
+    """
     control.audit_script.extend([foreign(error(413, "batchTooLarge"))] * 6)
     journal = journal_with(tmp_path, {"org-1": 8})
     async with rig(journal, control) as parts:

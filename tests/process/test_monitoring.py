@@ -72,7 +72,7 @@ async def test_what_alerts_and_dashboard_name_is_there(tmp_path: Path) -> None:
 
 
 class Prometheus:
-    """Debian's Prometheus with the project's settings, but other addresses and shorter intervals."""
+    """Debian's Prometheus with the project's settings, except other addresses and shorter intervals."""
 
     def __init__(self, directory: Path, system: System) -> None:
         settings = yaml.safe_load((CONF / "prometheus" / "prometheus.yml").read_text("utf-8"))

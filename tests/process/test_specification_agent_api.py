@@ -1,6 +1,6 @@
-"""Tests of the agent API, statement by statement: a real control plane with a fake proxy, and the reverse.
+"""Tests of each statement about the agent API. Some tests run a real control plane with a fake proxy.
 
-The reverse is a real proxy with a scripted fake of the control plane.
+Other tests of the agent API run a real proxy with a scripted fake of the control plane.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def test_the_timestamp_must_be_within_300_seconds(plane: Plane, skew: int, statu
     """If X-Timestamp is more than 300 s before or after the control plane's clock, the response is 401.
 
     A timestamp outside this range gets 401 even if the signature is correct. The module
-    tests/controlplane/test_signing.py tests the limit to the second.
+    tests/controlplane/test_signing.py tests the 300 s limit of timestamps to the second.
     """
     reply = plane.proxy.call("GET", "sync", skew=skew)
     assert reply.status == status
@@ -326,7 +326,7 @@ def test_a_replay_is_evaluated_per_proxy_instance(plane: Plane) -> None:
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator, Process, AgentClient, str]]:
-    """Start a control plane that allows 3 batches a minute of a proxy and 4 of an organisation."""
+    """Start a control plane with a limit of 3 batches a minute per proxy and 4 per organisation."""
     operator = Operator(tmp_path_factory.mktemp("limited"), "[Audit]\nRateLimitProxy = 9\n")
     org_id = operator.json("org", "add", "acme")["orgId"]
     server = operator.serving(AUDIT_RATE_LIMIT_ORG="4", AUDIT_RATE_LIMIT_PROXY="3")

@@ -1,4 +1,4 @@
-"""Tests that no value that grants access reaches the audit trail, in any spelling of its option."""
+"""Tests that values which grant access never reach the audit trail, for any spelling of a query option."""
 
 from __future__ import annotations
 

@@ -28,9 +28,11 @@ Jwk = Mapping[str, Any]
 
 
 def named_keys(keys: Sequence[Jwk], assertion: Assertion) -> list[Jwk]:
-    """Return the keys that can verify the assertion: those with the key id that it names, or all `keys`.
+    """Return the keys that may verify the assertion: keys with its key id, and keys without a key id.
 
-    If no key has the named id, the result is empty.
+    If the assertion has no key id, return all `keys`.
+
+    If every key has a key id that differs from the assertion's key id, the result is empty.
     """
     key_id = assertion.key_id
     return [key for key in keys if key_id is None or key.get("kid") in (None, key_id)]

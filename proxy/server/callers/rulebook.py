@@ -24,7 +24,7 @@ from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """An application as the data path uses it.
+    """An application, with the facts that the data path needs to serve its requests.
 
     `rules` is None if no ruleset is assigned to the application.
     """
@@ -43,7 +43,10 @@ class Caller:
 
     @property
     def known_hashes(self) -> tuple[str, ...]:
-        """Hashes of all secrets of the application. In this list, the hashes of active secrets come first."""
+        """Hashes of all client secrets of the application, including ended secrets.
+
+        The hashes of active secrets come before the hashes of ended secrets.
+        """
         ended = [each.hash for each in self.credentials or () if isinstance(each, Secret)]
         return (*self.secret_hashes, *(each for each in ended if each not in self.secret_hashes))
 

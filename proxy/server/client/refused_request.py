@@ -22,10 +22,10 @@ METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 
 
 def refuse_head(context: Context, error: MalformedHead, received: bytes, client_ip: str) -> bytes | None:
-    """Return the response to a request with a malformed head, or None if its event cannot be written.
+    """Return the response to a request with a malformed head, or None if the audit event cannot be written.
 
-    The refusal is recorded as an audit event if `received` contains a readable token. Without a readable
-    token, the refusal is only counted and logged, because the organisation is unknown.
+    The refusal is recorded as an audit event if `received` contains a readable token. If `received` contains
+    no readable token, the organisation is unknown, so the refusal is only counted and logged.
     """
     _count(context, error)
     logger.info("refused a request from %s: %s", client_ip, error)

@@ -24,7 +24,10 @@ class DecompressedTooLarge(ContentCodingError):
 
 
 class _Stage(Protocol):
-    """Decoder of one content coding. After `step`, call it again with b"" while `pending` is true."""
+    """Decoder of one content coding.
+
+    After a call of `step`, call `step` with b"" until `pending` is false.
+    """
 
     pending: bool
     finished: bool
@@ -104,8 +107,8 @@ def _has_zlib_header(data: bytes) -> bool:
 def _begins_stored_block(data: bytes) -> bool:
     """Return True if data with a zlib header is also a valid deflate stream without a header.
 
-    The first bits of ambiguous data are those of a stored block, followed by the length and the length's
-    complement (RFC 1951 §3.2.4).
+    Such ambiguous data begins like a stored block: block type bits, length, and the length's complement (RFC
+    1951 §3.2.4).
     """
     return data[1] ^ data[3] == 0xFF and data[2] ^ data[4] == 0xFF
 
@@ -159,9 +162,9 @@ def _stage(coding: str) -> _Stage | None:
 class StreamDecoder:
     """Decoder of a body that arrives in chunks. The decoder returns output in pieces of bounded size.
 
-    Each `feed` returns at most about 64 KiB (one block more for br). While `pending` is true, there is more
-    output without further input: call `feed(b"")` again. `limit` applies to the output of each content
-    coding. So a decompression bomb in an inner coding costs no more than a bomb in the outer coding.
+    Each `feed` returns about 64 KiB of output at most (for br, one block more). While `pending` is true, more
+    output is available without further input: call `feed(b"")` again. `limit` applies to the output of each
+    content coding. So a decompression bomb in an inner coding costs no more than a bomb in the outer coding.
     """
 
     def __init__(self, codings: Sequence[str], *, limit: int | None = None) -> None:
@@ -232,7 +235,7 @@ def split_codings(content_encoding: bytes) -> list[str]:
 def acceptable(accept_encoding: str) -> str:
     """Return an Accept-Encoding value (RFC 9110 §12.5.3) without the codings that the proxy cannot decode.
 
-    The remaining codings keep their spelling.
+    The codings that stay in the value keep their spelling.
     """
     elements = [element.strip(" \t") for element in accept_encoding.split(",")]
     kept = [element for element in elements if element.split(";", 1)[0].rstrip(" \t").lower() in _DECODABLE]

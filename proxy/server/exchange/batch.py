@@ -2,8 +2,8 @@
 
 docs/reference/token-endpoint.md and docs/reference/rules.md describe the behaviour.
 
-A batch cannot bypass a ruleset. Each sub-request is evaluated as if it arrived alone. The audit event of a
-sub-request names the batch by `parentRequestId`.
+A `$batch` request cannot bypass a ruleset. Each sub-request is evaluated as if it arrived as a separate
+request. The audit event of a sub-request names the batch by `parentRequestId`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ _LONGEST_ID: Final = 256  # bytes of an id to record; longer ids are not used to
 def version_of(target: Target) -> str:
     """Return the API version in the target of a `$batch` request.
 
-    Raise Refusal if another server could read another API version in this target.
+    Raise Refusal if another server could find a different API version in this `$batch` target.
 
-    Without this refusal, the proxy could evaluate other resources than those that the sub-requests reach.
+    Without this Refusal, the upstream could serve resources that differ from the resources that the proxy
+    evaluated.
     """
     names = {name.folded for reading in target.readings for name in reading.names}
     first, *others = names
@@ -58,7 +59,7 @@ def version_of(target: Target) -> str:
 
 
 class _Part:
-    """A sub-request with its evaluation, and with its response if the proxy itself responds."""
+    """A sub-request with its evaluation, and with its response if the proxy responds without the upstream."""
 
     __slots__ = ("evaluation", "part", "pending", "response")
 
@@ -113,14 +114,14 @@ class Batch:
 
     @property
     def reads_responses(self) -> bool:
-        """True if a filter, or a rule that decides, reads the response to a sub-request."""
+        """True if the filter or the deciding rule of any sub-request reads the response."""
         evaluations = [each.evaluation for each in self._parts]
         return any(each.reads_response_body for each in evaluations if each is not None)
 
     def reduced(self, body: bytes) -> bytes:
         """Return the batch without the refused sub-requests.
 
-        The remaining sub-requests keep the bytes that the application sent.
+        The sub-requests that stay in the batch keep the bytes that the application sent.
         """
         keep = {each.part.id for each in self._parts if each.response is None}
         return reduced_batch(body, [each.part for each in self._parts], keep)
@@ -132,9 +133,9 @@ class Batch:
     def response(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
         """Return the batch response for the application; None if the upstream's response needs no change.
 
-        This method filters the response to each sub-request, rewrites locations with `relocated`, and adds
-        the responses that the proxy made. Raise MalformedBatch if the upstream's response cannot be read; the
-        application never receives such a response.
+        The method filters the response to each sub-request, rewrites locations with `relocated`, and adds
+        responses that the proxy itself made. Raise MalformedBatch if the upstream's response cannot be read;
+        the application never receives such a response.
         """
         asked = {each.part.id.casefold(): each for each in self._parts if each.response is None}
         responses = parse_batch_response(body)
@@ -382,7 +383,7 @@ def _evaluate_response(evaluation: Evaluation, response: BatchResponse, body: by
 
 
 def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
-    """Return the id in the header `name` of a sub-request, if the id is a valid header value."""
+    """Return the value of the sub-request's header `name`, if the value is valid in an HTTP header."""
     for each, value in headers:
         if each.lower() == name and value.isascii() and value.isprintable() and len(value) <= _LONGEST_ID:
             return value.encode()

@@ -18,8 +18,9 @@ UNTIL_CLOSE: Final = -2  # used instead of a length: the body ends when the conn
 class BodyReader:
     """Reader of the bodies of one connection, one after another.
 
-    A new reader expects no body until `begin` is called. `remaining` is the number of missing bytes of a
-    sized body, or CHUNKED or UNTIL_CLOSE. `remaining` is 0 as soon as the body has ended.
+    A new body reader expects no body until its method `begin` is called. `remaining` is the number of bytes
+    of the body that are missing, or CHUNKED or UNTIL_CLOSE if the size is unknown. `remaining` is 0 as soon
+    as the message body has ended.
     """
 
     __slots__ = ("_chunks", "_excess_limit", "_rest", "remaining")
@@ -53,8 +54,8 @@ class BodyReader:
     def read(self, data: bytes) -> tuple[bytes, bool]:
         """Return the body content in `data`, and whether the body has ended.
 
-        Bytes after the end of the body are kept for `take_rest`. Raise MalformedBody if the chunks break RFC
-        9112 §7.1 or exceed the limit of framing bytes.
+        Bytes after the end of the body stay in the buffer, and `take_rest` returns them. Raise MalformedBody
+        if the chunks break RFC 9112 §7.1 or exceed the limit of framing bytes.
         """
         remaining = self.remaining
         if remaining < 0:

@@ -173,7 +173,7 @@ class PendingEvent:
         return self.write(context)
 
     def forget_upstream(self) -> None:
-        """Reset the facts of the upstream's response, because the request is sent again."""
+        """Reset the recorded facts about the upstream's response, because the request is sent again."""
         self.upstream_status = None
         self.upstream_us = None  # the time runs on, because it covers all attempts
         self.upstream_request_id = None
@@ -202,7 +202,7 @@ class PendingEvent:
         return None if value is None else value.decode("latin-1")
 
     def take(self, decision: Decision) -> None:
-        """Store the decision of the policy in the event. Raise Refusal if the decision is a block."""
+        """Store the decision of the policy in the audit event. Raise Refusal if the decision is a block."""
         self.verdict = decision.verdict
         self.rule_id = decision.rule_id
         self.logged_rule_ids = decision.logged_rule_ids
@@ -220,8 +220,8 @@ class PendingEvent:
     def write(self, context: Context) -> bool:
         """Write the audit event to the spool. Return False if the spool has no room for the event.
 
-        Without its audit event, the response must not be completed. A request of an unknown caller has no
-        event. The code that finds the caller unknown also counts and logs the request.
+        Without its audit event, the response must not be completed. A request of an unknown application has
+        no audit event. The code that finds the caller unknown also counts and logs the request.
         """
         if self.written:
             return True

@@ -1,4 +1,4 @@
-"""Tests of message bodies (RFC 9112 §6.3, §7.1): where each body ends, in one piece and in several."""
+"""Tests that the reader finds the end of each message body (RFC 9112 §6.3, §7.1), whole or in pieces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reader_of(length: int, *, excess_limit: int | None = None) -> BodyReader:
 
 
 def read_all(reader: BodyReader, pieces: list[bytes]) -> bytes:
-    """Return the content of a body that arrives in pieces, of which only the last may end the body."""
+    """Return the content of a body that arrives in pieces; only the last piece may end the body."""
     content = b""
     for number, piece in enumerate(pieces):
         chunk, ended = reader.read(piece)
