@@ -1,9 +1,9 @@
 """Run fakes of the control plane and the identity provider as a process, for measurements that need them.
 
 The arguments of the process are the control plane's port, the identity provider's port, and the behaviour of
-the control plane. The behaviour is `accepts` (all events), `down` (each batch gets 503), or `changes` (each
-sync changes all 10,000 rules). The process prints `sync` for each sync with changed rules, and `token` for
-each token request.
+the control plane. The third argument sets how the fake control plane behaves. `accepts`: all events; `down`:
+each batch gets 503; `changes`: each sync changes all 10,000 rules. The process of the fakes prints `sync` for
+each sync with changed rules, and `token` for each token request.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _rules(yaml: str, version: int) -> dict[str, Any]:
 
 
 def many_rules(round_number: int) -> str:
-    """Return a ruleset of thousands of rules that change in each round, followed by the rule of ALLOW."""
+    """Return a ruleset of thousands of rules that differ in each round; its last rule is ALLOW."""
     head, _, own = ALLOW.partition("rules:\n")
     others = "".join(
         f'  - {{id: u{number}, match: {{path: ["/v1.0/r{number}-{round_number}/{{id}}"]}}, verdict: allow}}\n'

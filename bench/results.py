@@ -24,7 +24,7 @@ LIBRARIES: Final = ("aiohttp", "uvloop", "orjson")
 def write(tables: Sequence[Table], pace: Pace, others: float) -> None:
     """Write the results of a run to bench/RESULTS.md.
 
-    `others` is the share of the cores that other programs used when the run began.
+    `others` is the fraction of the machine's cores that other programs used at the start of the run.
     """
     PLOT.write_text(bars([table for table in tables if table.bars]))
     REPORT.write_text("\n".join([_preface(pace, others), *(table.as_markdown() for table in tables)]))

@@ -1,6 +1,6 @@
 """Measure a Graph schema: parsing, flat form, loading, and paths that are not cached.
 
-The environment variable SCHEMA names a file with a `$metadata` document, as Microsoft Graph serves it.
+The environment variable SCHEMA names a file with Microsoft Graph's `$metadata` document for this benchmark.
 """
 
 import os

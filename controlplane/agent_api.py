@@ -9,7 +9,7 @@ before it has verified the signature.
 Every response to a request with a valid signature is signed, including errors. So a proxy deletes no events
 because of a response that an intermediary made. A response to a request without a valid signature is not
 signed. If every response were signed, a caller without the secret could obtain a signature for a request of
-its choice. So a 413 response has no signature, because the server did not read the body of the request.
+its choice. So a 413 response has no signature, because the control plane did not read the request body.
 """
 
 from __future__ import annotations
@@ -469,7 +469,7 @@ def _versions(request: web.Request) -> list[str]:
 
 
 def _held_schemas(request: web.Request) -> frozenset[str]:
-    """Return the digests of the schemas that the proxy has, from its sync request."""
+    """Return the schema digests that a proxy lists in its sync request."""
     named = ",".join(request.headers.getall(HELD_SCHEMAS_HEADER, ())).split(",", MOST_HELD_SCHEMAS)
     return frozenset(each.strip(" \t") for each in named)
 

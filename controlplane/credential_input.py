@@ -1,7 +1,7 @@
 """Checks of credentials that an operator adds to an application, and their form for proxies.
 
-A private or symmetric key is refused, and no error message repeats a part of the key. The code of this module
-does no I/O itself.
+The check refuses a private or symmetric key, and no error message repeats any of the key. The code of this
+module does no I/O itself.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class GivenCertificate:
 
 
 def checked_issuer(text: str) -> str:
-    """Return the issuer unchanged, because tokens must contain exactly this text as their issuer."""
+    """Return the issuer exactly as given, because a token must contain the same text as its issuer."""
     _require_text("issuer", text)
     try:
         parts = urlsplit(text)
@@ -96,7 +96,7 @@ def checked_issuer(text: str) -> str:
 
 
 def checked_text(name: str, text: str) -> str:
-    """Return a subject or an audience unchanged, because tokens must contain exactly this text."""
+    """Return a subject or an audience exactly as given, because a token must contain the same text."""
     _require_text(name, text)
     return text
 

@@ -1,9 +1,9 @@
 """Live tail of new events. Events are read and parsed once for all listeners.
 
-A live tail sends events in the order of their positions in the store. A listener that gives the position of
-its last event receives every event after that position. One task reads new events from the store while there
-is at least one listener. A listener that has not reached the newest event reads events from the store itself,
-until it has reached that event.
+A live tail sends events in the order of their positions in the store. A listener that states the position of
+the last event it received then receives every later event. One task reads new events from the store while
+there is at least one listener. A listener that has not reached the newest event reads events from the store
+itself, until it has reached that event.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Listener:
         self._something.set()
 
     def cut(self, why: str) -> None:
-        """Disconnect the listener after it has received the events that wait for it."""
+        """Disconnect the listener after the listener has received its waiting events."""
         self._cut_off = why
         self._something.set()
 

@@ -1,4 +1,4 @@
-"""Names of the programs of proxy and control plane: installed commands, or modules if started as a module."""
+"""Program names of the proxy and the control plane: an installed command, or a module for `python -m`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MODULE: Final = "python -m controlplane"
 
 
 def program_of(first_argument: str) -> str:
-    """Return the name of the program for which `sys.argv[0]` stands."""
+    """Return the program name that corresponds to `sys.argv[0]`."""
     return COMMAND if Path(first_argument).name == COMMAND else MODULE
 
 

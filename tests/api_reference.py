@@ -1,4 +1,4 @@
-"""Write docs/reference/api.md from the description of both APIs: python -m tests.api_reference."""
+"""Write docs/reference/api.md from the descriptions of both APIs: python -m tests.api_reference."""
 
 from __future__ import annotations
 
@@ -175,13 +175,13 @@ def _row(operation: str, member: str, place: str, schema: _Json, *, required: bo
 
 
 def meaning_of(operation: str, member: str, schema: _Json) -> str:
-    """Return the text of a request member: its description in the schema, or else its text in `api_texts`."""
+    """Return the text that describes a request member: from the schema, or otherwise from `api_texts`."""
     own = described(schema)
     return own or MEMBERS.get(f"{operation}.{member}") or MEMBERS[member]
 
 
 def described(schema: _Json) -> str:
-    """Return the description of a schema or of one of its alternatives, or an empty text."""
+    """Return the description of a schema, or of one of the schema's alternatives, or an empty text."""
     kinds = (schema, *schema.get("anyOf", ()))
     found = next((each["description"] for each in kinds if "description" in each), "")
     return f"{found[:1].upper()}{found[1:]}".rstrip(".") + "." if found else ""

@@ -14,7 +14,10 @@ ROOT: Final = Path(__file__).parent.parent
 
 
 def fails(site: Path, command: str, *before: Path) -> list[str]:
-    """Run an installed command with `before` first in the search path, and check that it fails."""
+    """Run an installed command with the directories `before` first in the search path.
+
+    Check that the command fails.
+    """
     program = f"import sys; from graphward.commands import {command}; sys.exit({command}())"
     places = os.pathsep.join(map(str, (*before, site)))
     done = subprocess.run(

@@ -119,7 +119,7 @@ def sentences(text: str) -> list[str]:
 
 
 def habits(text: Text) -> Iterator[str]:
-    """Yield the name of a habit once for each time that the text has it."""
+    """Yield the name of each habit of prose that a text has, once for each occurrence."""
     for habit, pattern in ANYWHERE.items():
         for _ in pattern.finditer(_NO_PROSE.sub("`x`", text.words)):
             yield habit
@@ -156,7 +156,7 @@ def texts_of_source(file: str, source: str) -> Iterator[Text]:
 
 
 def texts_of_tests(file: str, source: str) -> Iterator[Text]:
-    """Yield docstrings and comments without a parser, in a sixth of the time of `texts_of_source`."""
+    """Yield docstrings and comments without a parser, six times as fast as `texts_of_source`."""
     for found in _STRING_OR_COMMENT.finditer(source):
         start = found.start()
         before = source[max(start - 120, 0) : start]
@@ -189,7 +189,7 @@ def _is_log_call(node: ast.Call) -> bool:
 
 
 def _strings(node: ast.AST) -> Iterator[str]:
-    """Yield the texts in an expression that have several words.
+    """Yield each string in an expression if the string has several words.
 
     Each value within an f-string is replaced by `x`.
     """
@@ -278,7 +278,7 @@ def texts() -> Iterator[Text]:
 
 @cache
 def places() -> dict[str, list[str]]:
-    """Return the places of each habit, with one place for each time that the habit occurs."""
+    """Return every occurrence of each habit of prose, with the place of the occurrence."""
     found: dict[str, list[str]] = {habit: [] for habit in HABITS}
     for text in texts():
         for habit in habits(text):

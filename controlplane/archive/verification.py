@@ -1,9 +1,10 @@
-"""Verifies an archive with the audit chain that the archive holds, without access to the store.
+"""Verifies an archive by the audit chain in the archive, without access to the store.
 
-The verification recomputes each chain link from the previous link, and each block's digest from the lines of
-its events. A chain link that somebody kept outside the archive proves that the control plane made this chain.
-If the archive begins with the first link of the chain, no object before the kept link is missing. If the
-archive begins with the link that its keeper names, no object before the kept link is missing either.
+The verification computes each chain link from the link before it. The verification computes each block's
+digest from the block's events. A chain link that somebody kept outside the archive proves that the control
+plane made this chain. If the archive begins with the first link of the chain, no archive object before the
+kept link is missing. If the archive begins with a link that an operator kept, no object is missing before
+that link.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _decode_purged: Final = msgspec.json.Decoder(Purged).decode
 
 
 class Fault(msgspec.Struct, rename="camel", frozen=True):
-    """The first place in an organisation's archive that does not match the audit chain."""
+    """Place of the first mismatch between an organisation's archive and the audit chain."""
 
     object: str
     explanation: str
@@ -69,7 +70,7 @@ class ArchiveVerdict(msgspec.Struct, rename="camel", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class KnownLink:
-    """A link of the audit chain that somebody kept outside the archive."""
+    """A link of the audit chain that an operator kept outside the archive."""
 
     link: str  # hex digits
     number: int | None = None
@@ -127,7 +128,7 @@ class _Wrong(Exception):
 
 @dataclass(slots=True)
 class _Listed:
-    """The objects in an organisation's folder: ranges by their manifests, other objects by their names."""
+    """Archive objects of one organisation: ranges by the names of their manifests, other objects by name."""
 
     org_id: str
     stems: list[str] = field(default_factory=list)
@@ -142,10 +143,10 @@ async def verify_archive(
 ) -> AsyncIterator[ArchiveVerdict]:
     """Yield a verdict for each organisation that has events in the archive.
 
-    `known` holds, by organisation, the chain links that somebody kept outside the archive. `begins_after`
-    holds, by organisation, the number of the chain link before the first link in the archive. An organisation
-    without a number in `begins_after` must have an archive that begins with the first link of the chain.
-    Raise NotAnArchive if the folder names are not the folder names of an archive.
+    `known` holds, for each organisation, a chain link that somebody kept outside the archive. `begins_after`
+    holds, for each organisation, the number of the chain link that precedes the archive's first link. If
+    `begins_after` has no number for an organisation, the organisation's archive must begin with the first
+    link of the chain. Raise NotAnArchive if the folder names are not the folder names of an archive.
     """
     async for listed in _by_org(archive, prefix):
         walk = _Walk(listed.org_id, known.get(listed.org_id), begins_after.get(listed.org_id, 0))
@@ -184,14 +185,14 @@ async def _by_org(archive: ObjectReader, prefix: str) -> AsyncIterator[_Listed]:
 def _place(stem: str) -> tuple[str, str]:
     """Return the sort key of an archived range, which is the position of its events.
 
-    If the clock was set back, a later range of events may have an earlier day in its name.
+    If somebody set the clock back, a later range of events may have an earlier day in its name.
     """
     first, _, last = stem.rpartition("/")[2].partition("-")
     return first, last
 
 
 async def _verify_object(archive: ObjectReader, walk: _Walk, stem: str) -> set[str]:
-    """Verify the objects of one range, and return the names of the objects that its manifest names."""
+    """Verify one range of the archive. Return the object names that the manifest of the range lists."""
     manifest = read_manifest(await archive.read(stem + MANIFEST_SUFFIX))
     _verify_place(walk, manifest, stem)
     lines: Iterator[bytes] = iter(())
@@ -275,7 +276,7 @@ def _verify_link(org_id: str, archived: ArchivedLink, number: int, previous: byt
 
 
 def _verify_block(walk: _Walk, archived: ArchivedLink, lines: Iterator[bytes], *, is_new: bool) -> int:
-    """Return the number of the block's events in this range, or 0 if an earlier range has the block."""
+    """Return the number of the block's events in this range, or 0 if an earlier range contains the block."""
     if archived.gone:
         if is_new:
             walk.absent[archived.position] = set(range(archived.count))
@@ -319,7 +320,7 @@ def _absent_digest(archived: ArchivedLink, at: int) -> bytes:
 
 
 def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
-    """Return an archived event with the line ends that it had on receipt."""
+    """Return an archived event with the line ends that the event had when the control plane received it."""
     if at not in archived.verbatim:
         return line
     try:
@@ -336,7 +337,7 @@ def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
 
 
 def _note_purge(walk: _Walk, archived: ArchivedLink) -> None:
-    """Note the events that a purge deleted, so that their absence from the archive is explained."""
+    """Note the audit events that a purge deleted. The purge explains why the archive lacks these events."""
     try:
         gone = set(_decode_purged(bytes.fromhex(archived.content)).gone)
     except ValueError:

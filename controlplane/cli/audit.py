@@ -348,7 +348,7 @@ def tail(
 
 
 def _page_by_id(cli: Cli, asked: SearchEvents) -> EventPage | None:
-    """Return the events that have the IDs in the filter, if the filter has only IDs.
+    """Return the events with the IDs in the filter, if the filter has no other conditions.
 
     Return None if the filter has other conditions, or no event has the IDs.
     """
@@ -363,7 +363,7 @@ def _page_by_id(cli: Cli, asked: SearchEvents) -> EventPage | None:
 
 
 def _event(cli: Cli, given_id: str, org: str | None) -> EventDetails:
-    """Return the event that has the ID on the command line.
+    """Return the audit event whose ID is on the command line.
 
     If several events have this ID, list them and raise CommandFailed.
     """

@@ -402,7 +402,7 @@ def _row(credential: CredentialFacts) -> dict[str, Any]:
 
 
 def ends_of(credential: CredentialFacts) -> str:
-    """Return the end time of a credential, with a mark if the end is near or past."""
+    """Return the expiry time of a credential as text, with a mark if the time is near or past."""
     if credential.ends_at is None:
         return "never"
     mark = {"valid": "", "soon": " (soon)", "ended": " (ended)"}

@@ -1,6 +1,6 @@
-"""Text lines with the operator's next steps after a thing was made, to read and to paste.
+"""The operator's next steps after a command, as lines of text to read and to paste.
 
-The functions of this module are pure.
+The functions of the module `next_steps` are pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGENT_SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """Start of a command line as the operator typed it, from which to build the next command."""
+    """First words of the operator's command, as typed. The next command to show begins with these words."""
 
     program: str  # `graphward`, or `python -m controlplane`
     options: tuple[str, ...] = ()  # --config FILE, or --url URL and --token-file FILE
@@ -192,9 +192,9 @@ def _keys(api_key: str, hmac_secret: str) -> Iterator[str]:
 
 
 def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
-    """Return the effect of new keys on a proxy that enrolled itself, and an alternative.
+    """Return what new keys do to a proxy that enrolled itself, and the alternative to new keys.
 
-    The alternative to new keys is to enrol the proxy again.
+    Instead of receiving new keys, the proxy can enrol again.
     """
     yield f"{name} enrolled itself. Once Agent__ApiKey is set, it ignores the file at"
     yield "Agent.IdentityPath, and no longer renews its keys."
@@ -229,7 +229,7 @@ def after_grant(typed: Typed, name: str, org: str) -> Iterator[str]:
 def after_rotation(version: int, old_until: str | None, client_secret: str) -> Iterator[str]:
     """Return the next steps after a client secret was replaced.
 
-    `old_until` is the time when the old client secret ends.
+    `old_until` is the time at which the old client secret expires.
     """
     yield f"This is version {version} of the secret. It is shown only once."
     yield "Give it to the application now:"
@@ -258,7 +258,7 @@ def after_model(typed: Typed, orgs: Sequence[str]) -> Iterator[str]:
 def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
     """Return the next steps after the command `kill`.
 
-    `place` has the command-line words that name the emergency stop.
+    `place` has the words of the command line that name the target of the emergency stop.
     """
     words = tuple(map(quote, place))
     yield "Proxies refuse the requests after their next sync. To see which have confirmed it:"
@@ -289,8 +289,7 @@ def after_token(typed: Typed, until: str, console: str, *, renewed: bool) -> Ite
 
     `console` is the address of the console, or an empty text if unknown.
 
-    If `renewed` is True, each sign-in of the operator at the identity provider postpones the end of the
-    token.
+    If `renewed` is True, each sign-in of the operator at the identity provider extends the API token.
     """
     yield f"The token is shown only once, and is valid until {until}."
     if renewed:

@@ -228,7 +228,7 @@ def unlink(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
 def disable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
     """Disable an operator until the operator is enabled again.
 
-    The operator's sessions end, and the control plane refuses the operator's API tokens.
+    The sessions of the disabled operator end, and the control plane refuses the operator's API tokens.
     """
     from controlplane.operations import operators
 

@@ -20,7 +20,7 @@ def written(output: Path) -> Iterator[Callable[[bytes], None]]:
     Raise CommandFailed if the output file cannot be written.
 
     If the output is a device or a pipe, the command writes to it directly and never replaces it. If the
-    output is a symbolic link, the link stays and its target is replaced.
+    output path is a symbolic link, the command replaces the target of the link and keeps the link.
     """
     try:
         if output.exists() and not output.is_file():

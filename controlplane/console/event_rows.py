@@ -1,4 +1,4 @@
-"""Pure functions that make one line of a list from an audit event."""
+"""Pure functions that turn an audit event into one row of a list in the console."""
 
 from __future__ import annotations
 

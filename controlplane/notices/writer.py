@@ -1,6 +1,6 @@
-"""The job that makes notices from the operator log and from conditions, for webhooks to deliver.
+"""The job that makes notices for webhooks to deliver: from the operator log, and from conditions.
 
-Each step of the job may run twice, also in two control planes, because a notice is stored only once.
+Each step of the job may run twice, also in two control planes, because the store keeps each notice only once.
 """
 
 from __future__ import annotations

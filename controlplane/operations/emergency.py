@@ -1,9 +1,10 @@
-"""Emergency stops of one application, one organisation or all organisations.
+"""Emergency stops: each stops one application, one organisation, or all organisations.
 
 A stop lasts until an operator lifts the stop.
 
 Lifting an emergency stop needs a higher role than setting the stop. An editor may stop an application that
-causes damage. Only an admin may decide that a stopped application is safe again.
+causes damage. Only an admin may lift the emergency stop of an application, because an admin decides that it
+is safe again.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ async def list_all(context: OperationContext, actor: Actor, request: Everything)
 
 @operation("kill.app", "POST", "/stops/apps/{app}")
 async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) -> StopFacts:
-    """Refuse all requests of an app, and end running requests, from each proxy's next sync on."""
+    """Stop an app: after its next sync, each proxy refuses the app's requests and ends running ones."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     stop = await _stop(context, actor, app.org_id, app.app_id, request.reason)
     org = await context.resolve.org(actor, "viewer", app.org_id)

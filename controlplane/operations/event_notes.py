@@ -76,7 +76,10 @@ async def held_within(
 
 
 async def _names(context: OperationContext, actor: Actor) -> dict[tuple[str, str], str]:
-    """Return the current names of things. The key of each name is the pair of filter field and id."""
+    """Return the names of organisations, proxies and applications, including deleted ones.
+
+    The key of each name is the pair of filter field and id.
+    """
     names = {("org", org.org_id): org.name for org in await context.resolve.orgs(actor)}
     names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await context.resolve.proxies(actor, None)}
     names |= {("app", app.app_id): app.name for app in await context.resolve.apps(actor, None)}

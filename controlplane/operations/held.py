@@ -1,6 +1,6 @@
 """Notes on stored audit events: their times, their retention, and events that were purged or never arrived.
 
-The empty result of a search is conclusive only together with notes on the stored events.
+A search result without events is conclusive only together with notes on the stored events.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A period of missing events that ends at `until_ms` and begins at the end of the previous gap.
+    """A period of missing events. It begins at the end of the previous period and ends at `until_ms`.
 
     The state `absent` means that neither an organisation nor an event existed in the period. The state
     `partly purged` means that some organisations purged their events of the period, and others did not.
@@ -71,7 +71,7 @@ class Held:
             yield f"{numbers} of {name} never arrived, so events that match may be missing"
 
     def notes_on_found(self, from_ms: int | None) -> Iterator[str]:
-        """Yield notes for a search that found events, if its period begins before the oldest event."""
+        """Yield notes for a search that found events, if its period begins before the oldest stored event."""
         if from_ms is not None:
             yield from self._notes_on_start(from_ms)
 
@@ -145,7 +145,7 @@ async def held(
 ) -> Held:
     """Return the range of stored events of the given organisations.
 
-    `span` has the times of the oldest and the newest event of the organisations.
+    `span` has the times of the oldest and newest event that the store has for the organisations.
     """
     missing = {}
     for org in orgs[:_MOST_NAMED] if count_missing else ():

@@ -1,6 +1,6 @@
 """Add a thing to the store under a name that resembles the name of no other thing.
 
-The transaction that adds the thing checks its name.
+The transaction that adds an object to the store also checks the object's name.
 """
 
 from __future__ import annotations

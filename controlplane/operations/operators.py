@@ -150,7 +150,7 @@ class RevokeToken(OperatorReference):
 async def add(context: OperationContext, actor: Actor, request: AddOperator) -> OperatorFacts:
     """Add an operator, optionally with a first role.
 
-    Without a password, the operator needs single sign-on or a token.
+    An operator without a password can sign in only by single sign-on, or use an API token.
     """
     if (request.role is None) is not (request.org is None):
         raise InvalidRequest("role and org: give both of them, or neither")
@@ -260,7 +260,10 @@ async def enable(context: OperationContext, actor: Actor, request: OperatorRefer
 
 @operation("operator.grant", "PUT", "/operators/{operator}/roles/{org}")
 async def grant(context: OperationContext, actor: Actor, request: GrantRole) -> OperatorFacts:
-    """Give an operator a role in an organisation, in place of the operator's previous role in it."""
+    """Give an operator a role in an organisation.
+
+    The new role replaces the operator's previous role in the organisation.
+    """
     org_id = await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
     operator = await context.resolve.operator(actor, request.operator, role_in=org_id)
@@ -376,7 +379,7 @@ async def _org_id(context: OperationContext, actor: Actor, reference: str) -> st
 def _operator_name(name: str) -> str:
     """Return a valid name for an operator. Raise InvalidRequest if the name is not valid, or has a colon.
 
-    In the operator log, a colon marks the names of users of the host.
+    In the operator log, a colon distinguishes users of the host (`local:ada`) from operators.
     """
     if ":" in name or name == EVERY_ORG or name.casefold() == "unknown":
         raise InvalidRequest(f"{name} is not a valid operator name")
@@ -392,7 +395,7 @@ async def _hashed(password: str) -> str:
 async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
     """Raise Forbidden after too many wrong passwords in the operator log, including this attempt.
 
-    Without a limit on guesses, an unattended session could be used to guess the operator's password.
+    Without a limit on guesses, an intruder at an unattended session could guess the operator's password.
     """
     guesses = LogQuery(
         limit=_MOST_GUESSES + 1,
@@ -421,7 +424,7 @@ async def _check_current(operator: Operator, current: str | None) -> None:
 
 
 async def _shown(context: OperationContext, actor: Actor, operator: Operator) -> OperatorFacts:
-    """Return the operator in the current state of the store."""
+    """Return the operator's row, read again from the store."""
     return await _facts(context, actor, await context.store.operator(operator.operator_id) or operator)
 
 
@@ -430,7 +433,7 @@ async def _facts(context: OperationContext, actor: Actor, operator: Operator) ->
 
 
 async def _names(context: OperationContext, actor: Actor, operators: Sequence[Operator]) -> dict[str, str]:
-    """Return names of the organisations in which the operators have roles and that the actor may look at."""
+    """Return the operators' organisations by name, but only those that the actor may look at."""
     held = {org_id for each in operators for org_id in each.roles}
     return await context.resolve.org_names(actor, held) | {EVERY_ORG: EVERY_ORG}
 

@@ -1,11 +1,11 @@
 """Resolve references of operators: find the row with the given id or name.
 
 The resolver finds only rows that the actor may look at, so that it does not reveal the existence of other
-rows. Rows that the actor may not look at do not make a name ambiguous, because an ambiguity would reveal
-these rows. If a visible row requires a higher role than the actor has, the result is Forbidden.
+rows. Rows that the actor may not see do not make a name ambiguous, because the ambiguity would reveal that
+these rows exist. If a visible row requires a higher role than the actor has, the result is Forbidden.
 
-The resolver notes the organisation of a row for the operator log before it requires the role. The operator
-log names the organisation even if the operation is refused.
+For the operator log, the resolver notes the organisation of a row before the resolver checks the role. The
+operator log names the organisation even if the operation is refused.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Resolver:
     """
 
     def __init__(self, store: Store, about: set[str]) -> None:
-        """Create a resolver that adds to `about` the ids of the organisations that an operation affects."""
+        """Create a resolver that adds each organisation affected by an operation to the id list `about`."""
         self._store = store
         self._about = about
 
@@ -213,9 +213,10 @@ class Resolver:
     async def operator(self, actor: Actor, reference: str, *, role_in: str = EVERY_ORG) -> Operator:
         """Return an operator by id or name; in names, A-Z and a-z compare equal.
 
-        `role_in` is the organisation in which the operation changes a role of the operator. If `role_in` is
-        given, the line in the operator log is only about the organisation `role_in`. Everybody who may look
-        at the organisation `role_in` sees in the operator log that the role changed.
+        `role_in` is the organisation in which the operation changes a role of the operator. With `role_in`,
+        the line in the operator log names only the organisation `role_in`, not the operator's other
+        organisations. Everybody who may look at the organisation `role_in` sees in the operator log that the
+        role changed.
         """
         operator = await self._store.operator(reference)
         if operator is None or not _may_see(actor, operator):
@@ -250,7 +251,7 @@ class Resolver:
         return [each for each in found if each.kind == kind]
 
     async def app_of_events(self, org_id: str, app_id: str) -> App | None:
-        """Return an app by its id, also if the app is deleted, with the last ruleset of the app."""
+        """Return an app by its id, with its last ruleset, even if the app was deleted."""
         for app in await self._store.find_apps(app_id, org_id):
             if app.app_id == app_id:
                 return app

@@ -1,4 +1,4 @@
-"""Proposals of changes by an operator, stored until a second person approves them."""
+"""Changes that an operator proposed, stored until a second person approves them."""
 
 from __future__ import annotations
 

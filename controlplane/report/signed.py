@@ -58,7 +58,7 @@ def key_text(key: Ed25519PublicKey) -> str:
 
 
 def key_pem(key: str) -> str:
-    """Return a public key in the form that openssl reads."""
+    """Return a public key in the format that the `openssl` command reads."""
     public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
@@ -81,7 +81,7 @@ def read_key(text: str) -> str:
 
 
 class Claimed(msgspec.Struct):
-    """Members of every payload that are read before its signature is checked."""
+    """Members that every payload has, and that a reader needs before it checks the signature."""
 
     kind: str
     key: str

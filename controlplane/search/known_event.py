@@ -19,8 +19,8 @@ Time = Annotated[datetime, Meta(tz=True)]
 class Event(Struct, rename="camel"):
     """An audit event, in the form in which the store reads it.
 
-    The stored event has all members that the proxy sent. The store itself uses only the members
-    that are declared here.
+    The stored event has all members that the proxy sent. The store itself uses only the event members that
+    the class Event declares.
     """
 
     id: Id

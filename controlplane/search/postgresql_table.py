@@ -110,7 +110,7 @@ def _quoted(lexeme: str) -> str:
 
 
 class PostgresDialect:
-    """Writes search conditions as SQL for PostgreSQL.
+    """Class that writes search conditions as SQL for PostgreSQL.
 
     `lower` with the collation C changes A-Z and no other characters, as the filter grammar requires.
     """
@@ -163,7 +163,7 @@ def _found(query: str) -> Condition:
 
 
 def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
-    """Return the condition for the value of a field, or for one of several values of a field."""
+    """Return the search condition for the value of a field, or for alternative values of the field."""
     if field.kind != "texts":
         return holds(field.name)
     condition = holds("each")
@@ -172,10 +172,10 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
 
 
 def _words_within(pieces: Sequence[str]) -> Iterator[str]:
-    """Yield a tsquery for each complete word that every text with these pieces contains.
+    """Yield a tsquery for each word that a text must contain to match all pattern pieces.
 
-    A word that begins within a piece must be in the text if no `%` can change the word. The word at the end
-    of a piece may be only the first part of a word in the text.
+    Each word of a piece begins a word of the text, unless a `%` stands directly before the word. The last
+    word of a pattern piece may be only the beginning of a longer word in the text.
     """
     for number, piece in enumerate(pieces):
         if "%" in piece:

@@ -25,7 +25,7 @@ from controlplane.search.query import (
 def all_hold(terms: Iterable[Term], document: Document) -> bool:
     """Return whether all terms, including negated terms, hold for the event.
 
-    The words of the event are split only once for all terms.
+    The function splits the event's text into words only once, not once for each term.
     """
     said: str | None = None
     for term in terms:
@@ -84,7 +84,7 @@ def _is_like(pieces: tuple[str, ...], folded: str) -> bool:
 
 
 def said_by(values: Mapping[str, Value]) -> str:
-    """Return the words of an event's TEXT_FIELDS, in the form in which phrases are searched for."""
+    """Return the words of an event's TEXT_FIELDS, in the form that phrase searches use."""
     texts: list[str] = []
     for name in TEXT_FIELDS:
         value = values.get(name)
@@ -94,7 +94,7 @@ def said_by(values: Mapping[str, Value]) -> str:
 
 
 def said_in(texts: Iterable[str]) -> str:
-    """Return the words of the texts in a form to search for phrases, in which no phrase spans two texts."""
+    """Return the words of several texts for phrase searches, in which a phrase cannot span two texts."""
     return "\n".join([f" {' '.join(words(fold(text)))} " for text in texts])
 
 

@@ -1,9 +1,9 @@
-"""Checks, before a new store is made, that no earlier store was lost.
+"""Checks before a new store is made: an earlier store must not have been lost.
 
-A first start makes the store with its tables before all other files. The files of the master key, the reserve
-and the search index are made later. So if one of these later files exists and the store has no table, an
-earlier store was lost. If a first start was killed while it made the store, only the store's file exists, and
-the next start continues.
+A first start makes the store with its tables before all other files. The control plane makes the files of the
+master key, the reserve and the search index after the store's tables. So if one of these later files exists
+but the store has no tables, an earlier store was lost. If the first start of a control plane was killed while
+it made the store, only the store's file exists. The next start continues to make the store.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LOG = "-wal"
 
 
 class StoreLost(StoreError):
-    """Error because the store is missing or empty, but files that belong to a store exist."""
+    """Error because the store is missing or empty, although other files of a store exist."""
 
 
 def require_store_or_first_start(store: Path, master_key: Path | None) -> None:
-    """Raise StoreLost if a new store would take the place of a lost store.
+    """Raise StoreLost if an earlier store was lost, so that no new store takes its place.
 
     `master_key` is the file of the master key, or None if the settings hold the key itself. Raise StoreError
     if the process can't enter a directory, because the content of the directory is then unknown.
@@ -55,7 +55,7 @@ def require_store(store: Path, master_key: Path | None) -> None:
 
 
 def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
-    """Return the existing files that only a used store leaves next to its main file."""
+    """Return the existing files beside the store's main file that exist only after a store was used."""
     beside = [store.with_name(store.name + suffix) for suffix in _BESIDE]
     if not store.exists() or not store.stat().st_size:
         beside.append(store.with_name(store.name + _LOG))
@@ -64,7 +64,10 @@ def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
 
 
 def _lack(store: Path) -> str | None:
-    """Return the reason why the file is not a store. Return None if the file has tables or can't be read."""
+    """Return the reason why the file cannot be a store: the file is empty, missing or without tables.
+
+    Return None if the file has tables or can't be read.
+    """
     try:
         if not store.stat().st_size:
             return "is empty (0 bytes)"

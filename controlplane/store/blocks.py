@@ -1,6 +1,6 @@
 """Storage of audit events in blocks.
 
-A block is an array of the events of one batch, or of a part of the batch.
+A block is an array with all the events of one batch, or with some of its events.
 
 The position of an event is the position of its block plus the index of the event in the array. A purged event
 leaves null in the array, so that other events keep their positions until the block is deleted.
@@ -48,7 +48,7 @@ _decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
 
 
 def _kept(body: bytes) -> list[_Kept | None]:
-    """Return the id and time of each event in a block, or None in the place of a purged event."""
+    """Return the id and time of each event in a block, with None for each purged event."""
     return _decode_kept(unpacked(body))
 
 
@@ -94,7 +94,7 @@ def add_blocks(
 
 
 def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[int]:
-    """Return, for each event id that the store lacks, the index of the id's first event in the batch."""
+    """Return the batch indexes of new events: those whose ids the store lacks, once for each id."""
     dialect = connection.dialect
     rows = connection.rows(
         f"SELECT id FROM event_ids WHERE org_id = ? AND block >= ? AND id {dialect.among}",  # noqa: S608
@@ -201,7 +201,7 @@ def _holds_all(connection: Connection, batch: NewBatch) -> bool:
 def hidden_event(
     connection: Connection, org_id: str, position: int, span: tuple[int, int], body: bytes
 ) -> tuple[int, str] | None:
-    """Return the index and the id of the first event in the block that searches can't find.
+    """Return the index and id of the block's first event that searches can't find.
 
     Searches can't find an event if its id is not in the table of ids, or if its time lies outside the block's
     time span. After purges, the time span of a block may be wider than its events. `body` is the body of the
@@ -295,7 +295,7 @@ def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int
 def _latest_that_stays(
     connection: Connection, org_id: str, position: int, received_ms: int, before_ms: int, now_ms: int
 ) -> int | None:
-    """Return the time in ms after which an event's own time in the block is implausible.
+    """Return the latest plausible time of an event in the block, in ms.
 
     Return None if no event of the block may be deleted yet. The audit chain proves the time of receipt, so an
     edited receipt time deletes nothing.
@@ -319,7 +319,7 @@ def _purge_block(
     connection: Connection, org_id: str, position: int, body: bytes, ends: tuple[int, int],
     limit: int, chain: Chain,
 ) -> int:  # fmt: skip
-    """Delete the events of the block that happened before the first or after the second time in `ends`."""
+    """Delete the block's events that happened before the first time in `ends` or after the second."""
     kept, events = _kept(body), events_of(body)
     times = {at: milliseconds(event.time) for at, event in enumerate(kept) if event is not None}
     before_ms, latest_ms = ends
@@ -349,7 +349,7 @@ def _purge_damaged(
     connection: Connection, org_id: str, position: int, span: Sequence[int], ends: tuple[int, int],
     chain: Chain,
 ) -> int:  # fmt: skip
-    """Delete a block whose events can't be read, unless the last event of the block may have to stay.
+    """Delete a damaged block, unless retention may still require its latest event.
 
     The ids of the deleted events remain in the table of ids. To find the ids of the deleted events without
     the events, the store would have to read all ids of the organisation.
@@ -397,7 +397,8 @@ def received_at(connection: Connection, position: int) -> int | None:
 def correct_receipts(connection: Connection, org_id: str, now_ms: int) -> int:
     """Set receipt times that lie in the future to the current time. Return the number of changed blocks.
 
-    These receipt times are wrong because the control plane's clock was ahead when it received the blocks.
+    These receipt times are in the future, because the control plane's clock was ahead when the blocks
+    arrived.
     """
     return connection.count(
         "UPDATE receipts SET received_ms = ?1 WHERE org_id = ?2 AND received_ms > ?1 + ?3",

@@ -4,9 +4,9 @@ The code of this module does no I/O itself.
 
 A link of the audit chain is the SHA-256 of the previous link and of a record. The record of a link describes
 a block of events that was stored, or the events of a block that retention deleted. The record of a block has
-one digest over the digests of all events in the block. So an event can be verified even if other events of
-the block are gone. A party that keeps one link can verify all earlier links of the chain. Without the master
-key, nobody can make a link with a valid MAC.
+a digest of the block, computed from the digests of all its events. So an event can be verified even if other
+events of the block are gone. A party that keeps one link can verify all earlier links of the chain. Without
+the master key, nobody can make a link with a valid MAC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Kind = Literal["block", "adopted", "purge"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The content that one link adds to the audit chain.
+    """Content of one link in the audit chain: the bytes that the link hashes.
 
     The number of the link in the chain is part of the hashed bytes.
     """

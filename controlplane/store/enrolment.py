@@ -163,7 +163,7 @@ def _refusal(connection: Connection, enrolment: Enrolment) -> EnrolmentRefusal |
 
 
 def _enrolled_before(connection: Connection, enrolment: Enrolment, token_id: str) -> str | None:
-    """Return the id of the proxy that has this enrolment id, or None if no proxy has it."""
+    """Return the id of the proxy with the enrolment id, or None if no proxy has this enrolment id."""
     row = connection.row(
         "SELECT proxy_id FROM proxies WHERE token_id = ? AND enrolment_id = ?",
         (token_id, enrolment.enrolment_id),
@@ -172,7 +172,7 @@ def _enrolled_before(connection: Connection, enrolment: Enrolment, token_id: str
 
 
 def _refusal_of_repetition(connection: Connection, proxy_id: str) -> EnrolmentRefusal | TooSoon | None:
-    """Return the reason why the proxy can't repeat its enrolment, or None if a repetition is allowed."""
+    """Return the reason why the proxy can't repeat its enrolment, or None if the proxy can repeat it."""
     pairs = key_pairs(connection, proxy_id)
     (seen_ms,) = connection.row("SELECT last_seen_ms FROM proxies WHERE proxy_id = ?", (proxy_id,))
     if pairs is None or pairs.is_proved or pairs.maker is not KeyMaker.ENROLMENT or seen_ms is not None:
@@ -291,7 +291,7 @@ def _add(
 
 
 def _free_name(connection: Connection, enrolment: Enrolment) -> str:
-    """Return the name for a proxy, which is the requested name if that is free.
+    """Return the name for a proxy: the requested name, unless that name is taken.
 
     If the requested name looks like another name, it is extended by enough of the enrolment id to differ.
     """

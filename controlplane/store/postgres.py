@@ -12,7 +12,7 @@ class PostgresStore(SqlStore):
     async def open(cls, url: str, clock: Clock, *, must_exist: bool = False) -> PostgresStore:
         """Connect to the PostgreSQL database, and create or upgrade the store's tables if needed.
 
-        Raise StoreError if the database can't be used, or if it must have the store's tables and has no
-        tables.
+        Raise StoreError if the database can't be used, or if `must_exist` is True and the database has no
+        store tables.
         """
         return cls(await PostgresDatabase.open(url, must_exist=must_exist), clock)

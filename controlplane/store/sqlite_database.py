@@ -4,9 +4,9 @@ One connection writes groups of jobs, and two connections read, each in its own 
 
 A look-up of a row by its key takes some microseconds. A change to another thread and back takes ten times as
 long as a look-up by a key. So the event loop has its own database connection for look-ups by keys. A single
-statement that is not a look-up by a key reads through the library aiosqlite. If several statements must read
-one state of the database, these statements form a job, which is a function that runs in one thread. So the
-statements of a job need few changes of threads, and no other job runs between them.
+statement that is not a look-up by a key reads through the library aiosqlite. A job is a function that runs in
+one thread, so all its SQL statements can read one state of the database. So the statements of a job need few
+changes of threads, and no other job runs between them.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time commit
 together, because a commit costs one fsync and one change of threads. If a job of the group fails, only the
@@ -283,7 +283,7 @@ def _is_full(result: object) -> bool:
 
 
 def _make_private(path: Path) -> None:
-    """Give the SQLite file a private mode, which SQLite also gives to its -wal and -shm files.
+    """Set a private mode on the SQLite file; SQLite gives the same mode to its -wal and -shm files.
 
     The mode is set before SQLite makes its -wal and -shm files. This function does not open a SQLite file
     that exists already. Closing the SQLite file would release this process's POSIX locks on the file. Without

@@ -20,8 +20,9 @@ _ANY: Final = ("{any}", "*")  # stand for any key and any relation in the label 
 class ClosedGap:
     """A gap in the rules' evaluation that a recorded request used, and that this release has closed.
 
-    `cause` describes how the current release evaluates the request. `method` and `path` describe a rule that
-    would allow the request. `method` and `path` are empty if a rule refuses the request.
+    `cause` describes how the current release evaluates the recorded request. `method` and `path` describe an
+    allow rule that would match the recorded request. `method` and `path` are empty if a rule refuses the
+    request.
     """
 
     cause: str
@@ -51,7 +52,7 @@ def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
 
 
 def gap_of_key(rules: CompiledRuleset, method: str, target: Target) -> ClosedGap | None:
-    """Return the closed gap if a rule no longer takes the name of an operation for an object id."""
+    """Return the closed gap if a rule no longer mistakes the name of an operation for an object id."""
     for rule_id, pattern, operation in _operations(rules, method, target):
         cause = f"`{rule_id}` no longer takes the operation {operation} for a key"
         return ClosedGap(cause, method, pattern)

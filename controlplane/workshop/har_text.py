@@ -114,7 +114,7 @@ def _next_value(text: str, at: int) -> tuple[object, int]:
 
 
 def _values(text: str) -> tuple[list[object], str]:
-    """Return the JSON values of a file's text: one value, or several if each entry is a line."""
+    """Return the JSON values in a file's text: one value, or one value for each line."""
     found: list[object] = []
     at = 0
     while at < len(text):

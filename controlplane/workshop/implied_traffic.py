@@ -26,7 +26,7 @@ _MOST: Final = 100  # requests implied by one request
 
 
 def implied_by_traffic(method: str, target: Target, body: bytes | None) -> Iterator[tuple[str, Target]]:
-    """Yield the method and target of each further request that rules have to allow with the given request."""
+    """Yield each further request that rules must allow together with the request: method and target."""
     left = _MOST
     waiting = [(method, target, body)]
     while waiting and left:

@@ -1,4 +1,4 @@
-"""Find rules that allow a `$expand` although no rule allows the request that it implies."""
+"""Find rules that allow a `$expand` although no rule allows the further request that `$expand` implies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST: Final = 1_000  # requests to evaluate
 def refused_expansions(ruleset: Ruleset) -> Iterator[tuple[int, str]]:
     """Yield the index of each rule that allows a refused `$expand`, with a message.
 
-    Conditions on the client address and on the time count as matched.
+    For this check, conditions on the client address and on the time always count as matched.
     """
     if needs_schemas(ruleset):
         return

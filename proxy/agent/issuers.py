@@ -223,7 +223,7 @@ class Issuers:
         )
 
     async def close(self) -> None:
-        """Stop all current readings of issuer keys."""
+        """Stop all requests for issuer keys that are in progress."""
         tasks = [each.task for each in self._pinned.values() if each.task is not None]
         for task in tasks:
             task.cancel()
@@ -279,7 +279,7 @@ class Issuers:
         return IssuerKeys(issuer, self._read[issuer].keys, self._good_until(issuer))
 
     def _good_until(self, issuer: str) -> float:
-        """Return the time from which the keys of the issuer are too old.
+        """Return the time after which the stored keys of the issuer are too old to use.
 
         If the keys were stored at a time in the future, return 0, because their age is unknown.
         """

@@ -2,7 +2,8 @@
 
 The place of a batch's file shows the result of sending the batch again. The file of a batch is deleted once
 the control plane has the batch. If the control plane refused the batch again, the file is back in
-`rejected/`, with the new response. The file of a batch stays in `resend/` until the result is known.
+`rejected/`, with the new response. The file of a batch stays in `resend/` until the agent has the result of
+sending the batch.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ class Resender:
         self.reused_ids = 0
 
     async def run(self) -> None:
-        """Send quarantined batches until the task is cancelled."""
+        """Send the quarantined batches in `resend/` again, until the task is cancelled."""
         while True:
             try:
                 wait = await self._send_all()
@@ -169,7 +170,7 @@ def _batch(held: QuarantinedBatch) -> _Batch:
 
 
 def _under_a_new_id(held: QuarantinedBatch) -> QuarantinedBatch:
-    """Give the batch a new id, because its old id was used over 48 hours ago or for other events.
+    """Give the batch a new id, because the old id was used over 48 hours ago or for other events.
 
     The control plane uses the ids of events to recognise events that it already has.
     """

@@ -3,10 +3,10 @@
 `append` runs on the worker's event loop for every request and makes no system call. Everything that may wait
 for the disk is in `maintain`, which the worker calls outside its event loop.
 
-`append` and `maintain` run at the same time. So `append` and `maintain` never assign the same variable, and
-never use the same end of a shared queue. If requests that end at the same time need more segments than are
-prepared, `append` prepares a segment itself. A short wait for the disk is better than a request without an
-audit event.
+`append` and `maintain` may run at the same time. So `append` and `maintain` never assign the same variable,
+and never use the same end of a shared queue. If requests that end at the same time need more segments than
+are prepared, `append` prepares a segment itself. A short wait for the disk is better than a request without
+an audit event.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ def spool_directory(retention: Path) -> Path:
 
 
 def worker_budget(max_bytes: int) -> int:
-    """Return how much of `Audit.MaxDiskBytes` may be in use when a worker takes another spool segment."""
+    """Return the part of `Audit.MaxDiskBytes` that may be in use when a worker takes another segment."""
     return max_bytes - max_bytes // _RESERVE_SHARE
 
 
@@ -123,9 +123,9 @@ class DiskUse:
 
 @contextlib.contextmanager
 def budget_lock(retention: Path) -> Iterator[None]:
-    """Lock the disk budget while a process measures and allocates.
+    """Lock the disk budget while a process measures the disk use and allocates disk space.
 
-    So two processes never allocate the same disk space.
+    The lock prevents two processes from allocating the same disk space.
     """
     fd = os.open(retention / "budget.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -172,7 +172,7 @@ class _Segment:
 class SpoolWriter:
     """Stream of audit records of one worker process, in segments under `<directory>/spool`.
 
-    The spool has no room before the first call of `maintain`.
+    Until `maintain` has been called once, the spool has no room for audit records.
     """
 
     def __init__(
@@ -222,9 +222,10 @@ class SpoolWriter:
         return self._end - self._offset + len(self._prepared) * self._usable + self._spare
 
     def promise(self, size: int) -> bool:
-        """Return True if the spool has room for `size` bytes of a request's audit records.
+        """Return True, and reserve `size` bytes for a request's audit records, if the spool has this room.
 
-        If the result is True, the bytes stay reserved until `reserve` counts the reserved bytes again.
+        If the result is True, the bytes stay reserved until the next call of `reserve` sets the reserved
+        bytes.
         """
         reserved = self._reserved
         if self._room < reserved + max(size, MAX_FRAME):
@@ -240,7 +241,7 @@ class SpoolWriter:
     def reserve(self, size: int) -> None:
         """Reserve `size` bytes for audit records of requests that have begun, and room for one more record.
 
-        Spool segments are prepared for a part of the reserved bytes. All reserved bytes are within
+        The prepared spool segments may cover only a part of the reserved bytes. All reserved bytes are within
         `Audit.MaxDiskBytes`.
         """
         self._reserved = size
@@ -251,8 +252,8 @@ class SpoolWriter:
     def note_silence(self) -> None:
         """Count only prepared segments as room in the spool, because the disk does not respond.
 
-        The worker calls `note_silence` on its event loop if a `maintain` takes longer than SILENT_SECONDS.
-        Until that call of `maintain` ends, it is unknown if the spool has more room.
+        If a call of `maintain` takes longer than SILENT_SECONDS, the worker calls `note_silence` on its event
+        loop. Until the slow call of `maintain` ends, the worker cannot determine if the spool has more room.
         """
         self._silent = True
         self._spare = 0
@@ -326,7 +327,7 @@ class SpoolWriter:
                 self._retired.popleft().release()
 
     def _has_ample_room(self) -> bool:
-        """Return True if a segment is prepared, and the spool has room for twice `_to_prepare` bytes."""
+        """Return True if a segment is prepared and the spool has room for two times `_to_prepare` bytes."""
         prepared = len(self._prepared) * self._usable
         return prepared >= self._usable and self._end - self._offset + prepared >= 2 * self._to_prepare()
 
@@ -342,9 +343,9 @@ class SpoolWriter:
         return self._segment_bytes - table - END_MARK_BYTES - MAX_FRAME
 
     def _rotate(self, length: int) -> int:
-        """Start to use the next spool segment, then seal the previous one.
+        """Switch to the next spool segment, then seal the previous segment.
 
-        Return the offset of the next audit record in the new segment.
+        Return the offset at which the next audit record begins in the new segment.
         """
         if length > MAX_RECORD:
             raise ValueError(
@@ -407,7 +408,7 @@ class SpoolWriter:
                     segment.release()
 
     def _leave_deleted_file(self) -> None:
-        """Replace an active spool segment whose file was deleted.
+        """Replace the spool segment in use, because somebody deleted its file.
 
         The agent can read the deleted segment only while the file is open.
         """
@@ -455,7 +456,7 @@ class SpoolWriter:
                 raise OSError(problem)
 
     def _want_of_room(self, dropped: int = 0) -> str | None:
-        """Return why another segment can't be allocated after `dropped` bytes are deleted; None if it can."""
+        """Return why no further segment fits after `dropped` bytes are deleted, or None if one fits."""
         limit = worker_budget(self._max_bytes)
         used = self._use.total() - dropped
         if used + self._segment_bytes > limit:
@@ -467,7 +468,7 @@ class SpoolWriter:
         return None
 
     def _room_for_segments(self) -> int:
-        """Return the bytes of disk space that new spool segments can still take.
+        """Return the number of bytes that new spool segments can still take on the disk.
 
         The result includes the space of old segments that may be deleted.
         """
@@ -477,7 +478,7 @@ class SpoolWriter:
         return max(0, min(limit - used, free - kept))
 
     def _free_and_kept(self) -> tuple[int, int]:
-        """Return the free bytes of the disk, and the bytes that are kept free for the agent.
+        """Return the free bytes of the disk, and the bytes that workers leave free for the agent.
 
         If segments filled a disk that is smaller than the budget, the agent could not write to its journal.
         Without the journal, the agent could never free a segment.
@@ -510,7 +511,7 @@ def _size(path: Path) -> int:
 
 
 def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
-    """Yield (created, path, records) of each segment whose stream already continues in a later segment."""
+    """Yield (created, path, records) for each segment that is not the last segment of its stream."""
     later: dict[str, Header] = {}
     names = [name for name in map(parse_name, os.listdir(folder)) if name is not None]
     for name in sorted(names, key=lambda name: (name.stream, -name.number)):
@@ -524,7 +525,7 @@ def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
 
 
 def _populate(mapped: mmap.mmap) -> None:
-    """Take the page faults of mapped memory now, in steps, because each step holds the interpreter lock."""
+    """Cause the page faults of mapped memory now, in steps. Each step holds the interpreter lock."""
     for offset in range(0, len(mapped), _POPULATE_STEP):
         length = min(_POPULATE_STEP, len(mapped) - offset)
         try:

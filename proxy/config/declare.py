@@ -62,7 +62,7 @@ class Tables:
 
     @property
     def by_kind(self) -> dict[str, type]:
-        """Table class for each `Kind` of the array; empty if it has only one class."""
+        """Table class for each value of the key `Kind`; empty if all tables of the array have one class."""
         if len(self.classes) == 1:
             return {}
         return {keys(str(self), cls)["Kind"].choices[0]: cls for cls in self.classes}
@@ -76,7 +76,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A settings key of a section, or of a table in an array, ready for the loader."""
+    """One key of a settings section, or of a table in an array, with all that the settings loader needs."""
 
     section: str
     name: str
@@ -118,8 +118,8 @@ def setting(
 
     `readable` marks a path that must lead to a readable text file when the program starts. `variable` is an
     additional environment variable that takes precedence over the settings file. `fallback_variable` is the
-    environment variable that is used if the key is not given anywhere else. `inherited` is for a table of an
-    array: a key that the table does not give has the value of the section.
+    environment variable that is used if the key is not given anywhere else. `inherited` is for a key of a
+    table in an array: if the table omits the key, the value of the section applies.
     """
     parse = parse_address if address else parse_url if url else parse
     path = path or readable
@@ -149,9 +149,9 @@ def tables() -> Any:
 
 
 def derived(default: Any) -> Any:
-    """Declare a settings field without a key.
+    """Declare a field of a settings dataclass that has no key in the settings file.
 
-    The program derives the field's value after it has read the settings.
+    The program computes the field's value after it has read the settings file.
     """
     return field(default=default, metadata={"derived": True})
 
@@ -175,7 +175,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def sections(root: type) -> dict[str, tuple[str, type]]:
-    """Return for each settings section the attribute of the root dataclass and the class of the section."""
+    """Return, for each settings section, the root dataclass's attribute and the section's class."""
     hints = _hints(root)
     found = (each.name for each in fields(root) if not each.metadata.keys() & {"tables", "derived"})
     return {camel(name): (name, hints[name]) for name in found}
@@ -184,7 +184,7 @@ def sections(root: type) -> dict[str, tuple[str, type]]:
 def arrays(section: str, cls: type) -> dict[str, Tables]:
     """Return the arrays of settings tables by name, in the order of declaration.
 
-    Without a section, `cls` is the root dataclass of the settings.
+    If no section is given, `cls` is the root dataclass of the settings.
     """
     hints = _hints(cls)
     found = (each.name for each in fields(cls) if "tables" in each.metadata)

@@ -41,8 +41,8 @@ def _why(setting: str, address: Address, error: OSError, proc: Path) -> str:
 def holder(address: Address, proc: Path) -> str | None:
     """Return the name of the program that already listens on the address, such as `nginx, process 4711`.
 
-    Return None if the program is unknown. The kernel shows the sockets of another user's processes only to
-    root.
+    Return None if the program is unknown. The kernel shows only to root which processes of other users own a
+    socket.
     """
     sockets = {
         f"socket:[{inode}]"
@@ -63,7 +63,7 @@ def _inodes(table: str, address: Address) -> list[str]:
 
 
 def _overlaps(local: str, address: Address) -> bool:
-    """Return True if a listener at `local`, in the kernel's spelling, prevents a listener at `address`."""
+    """Return True if a listener at `local` (as the kernel writes it) blocks a listener at `address`."""
     host, _, port = local.partition(":")
     if int(port, 16) != address.port:
         return False

@@ -55,7 +55,8 @@ class KeyVault:
     async def _failures_of(self, name: str) -> AsyncIterator[None]:
         """Convert each error of Azure's SDK to an error with a text of one line.
 
-        The messages of Azure's SDK quote responses, so the error text does not contain these messages.
+        Error messages of Azure's SDK quote responses, so the converted error does not contain the SDK's
+        message.
         """
         try:
             async with asyncio.timeout(_TOTAL_SECONDS):
@@ -86,7 +87,7 @@ async def open_key_vault(
 ) -> AsyncIterator[KeyVault]:
     """Open the key vault at `url` with the TLS authorities that the session trusts.
 
-    The SDK does not retry; the caller does, so that retries are visible in the health report and the log.
+    The caller retries, not the SDK, so that the health report and the log show the retries.
     """
     transport = open_transport(session)
     async with (

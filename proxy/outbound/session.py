@@ -15,7 +15,7 @@ _AUTHORIZATION: Final = "Proxy-Authorization"
 
 
 class EgressError(aiohttp.ClientConnectionError):
-    """The egress proxy did not connect to the target host.
+    """Error because the egress proxy did not connect to the target host.
 
     The error's text names the egress proxy, without its credentials.
     """

@@ -25,9 +25,9 @@ _CREDENTIALS_REQUIRED: Final = 407
 
 
 class EgressProblem(Enum):
-    """Reason why an egress proxy does not reach a host.
+    """Reason why the proxy cannot reach a host through the egress proxy.
 
-    Applications can read the reason in the proxy's error response.
+    The proxy's error response shows the reason to applications.
     """
 
     UNREACHABLE = "the egress proxy can't be reached"
@@ -71,7 +71,7 @@ class EgressFailed(Exception):
 async def dial(host: str, port: int, proxy: EgressProxy | None) -> socket.socket:
     """Return a socket that is connected to a host.
 
-    Raise OSError if a direct connection fails, and EgressFailed if the egress proxy opens no tunnel.
+    Raise OSError if a direct connection fails. Raise EgressFailed if the egress proxy opens no tunnel.
 
     An egress proxy receives the host as a name, so this machine resolves only the egress proxy's own name.
     The caller of `dial` limits the time of the connection attempt.
@@ -121,7 +121,7 @@ def request_of(target: str, proxy: EgressProxy) -> bytes:
 
 
 def refusal(proxy: EgressProxy, target: str, status: int, reason: str) -> EgressFailed:
-    """Return the error for a CONNECT response of the egress proxy with a status other than 2xx."""
+    """Return the error for an egress proxy that responds to CONNECT with a status other than 2xx."""
     shown = "".join(each for each in proxy.masked(reason) if each.isascii() and each.isprintable())
     said = f"{status} {shortened(shown.strip(), _LONGEST_REASON)}".strip()
     if status == _CREDENTIALS_REQUIRED:
@@ -144,7 +144,7 @@ class _NoResponse(Exception):
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Connect to the first IP address of a host that responds."""
+    """Connect to the first of a host's IP addresses that responds."""
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     connected = await start_connection(found, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS, loop=loop)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -27,7 +27,7 @@ _NO_OBJECT: Final = "(the body is not an object)"
 
 
 class Listed:
-    """JSON members that a rule lists in one object, each as a whole or with a list of its inner members."""
+    """Members that a rule lists for one JSON object: each as a whole, or with a list of its own members."""
 
     __slots__ = ("inner", "whole")
 
@@ -101,7 +101,7 @@ def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
 
 
 def _is_type(name: str, occurrences: list[object], level: Listed) -> bool:
-    """Return True if the member, such as `@odata.type`, states the type of its object or a listed member."""
+    """Return True if the member states a type, like `@odata.type`: of its object, or of a listed member."""
     base, at, annotation = name.partition("@")
     if at != "@" or annotation not in _TYPES or not all(isinstance(each, str) for each in occurrences):
         return False

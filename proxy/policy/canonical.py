@@ -133,8 +133,8 @@ class Name(NamedTuple):
 class Reading(NamedTuple):
     """An interpretation of a request target, with all names of the resource.
 
-    An UNTAKEN interpretation is one that the upstream does not use. `changed_from` is the first segment in
-    which an UNTAKEN interpretation differs from all those that the upstream uses.
+    An UNTAKEN interpretation is one that the upstream does not use. `changed_from` is the first segment of an
+    UNTAKEN interpretation that differs from every interpretation that the upstream uses.
     """
 
     kind: int
@@ -145,7 +145,7 @@ class Reading(NamedTuple):
 class Target:
     """A request target in origin-form (RFC 9112 §3.2.1): its bytes and its interpretations.
 
-    Almost every target is plain: all servers read it in the same way. For a plain target, `plain` has the
+    Almost every target is plain: no two servers interpret it differently. For a plain target, `plain` has the
     folded path segments, and `readings` are made only on demand.
     """
 
@@ -186,9 +186,9 @@ class Target:
     def implied(
         path: str, readings: tuple[Reading, ...], options: Mapping[str, tuple[str, ...]], taken: int
     ) -> Target:
-        """Return the target of a request that another request implies.
+        """Return the target of a further request that the given request implies.
 
-        The argument `path` is shown to people as the path of the implied request.
+        Messages to people show the argument `path` as the path of the implied request.
         """
         target = Target(path, path, None, None, readings)
         target._options = dict(options)
@@ -205,14 +205,14 @@ class Target:
         return readings
 
     def may_end_in(self, word: str) -> bool:
-        """Return True if the last path segment in any interpretation is the folded `word`."""
+        """Return True if any interpretation ends with the path segment `word` (in folded form)."""
         return any(name.folded[-1:] == (word,) for reading in self.readings for name in reading.names)
 
     @property
     def options(self) -> dict[str, tuple[str, ...]]:
         """Query options of the target by `option_name`.
 
-        Each query option has all occurrences and interpretations of its values.
+        Each query option has every occurrence of its name, and every interpretation of its values.
         """
         options = self._options
         if options is None:
@@ -221,10 +221,10 @@ class Target:
 
     @property
     def as_taken(self) -> Target:
-        """The target, with only the query options that the upstream itself reads.
+        """The request target, reduced to the query options that the upstream itself reads.
 
-        If the upstream never decodes twice, the target has no query options and values that only a second
-        decoding produces.
+        If the upstream does not decode twice, the target lacks the query options and values that only a
+        second decoding produces.
         """
         found = self._as_taken
         if found is None:
@@ -251,7 +251,7 @@ _NOT_PRINTABLE: Final = "the target is not printable ASCII; encode any other cha
 
 
 def canonicalise(target: str, taken: int = GRAPH) -> Target:
-    """Return the target with all interpretations for an upstream that uses the interpretations `taken`.
+    """Return the target for an upstream that uses only the interpretations `taken`, with all interpretations.
 
     Raise MalformedTarget if the target has no interpretation.
     """
@@ -321,7 +321,7 @@ def _may_be_tenant(segment: str) -> bool:
 
 
 def _without_tenant(readings: Iterable[Reading]) -> Iterator[Reading]:
-    """Yield the interpretations for a service that reads the second path segment as the tenant."""
+    """Yield the interpretations of a path for a service that takes the second path segment as the tenant."""
     for reading in readings:
         names = tuple(
             Name(
@@ -371,7 +371,7 @@ class _Segments:
 
 
 class _Room:
-    """Remaining number of characters that the interpretations of a path may take."""
+    """Number of characters that the further interpretations of a path may still take."""
 
     __slots__ = ("_left",)
 
@@ -387,7 +387,7 @@ class _Room:
 class _Meanings:
     """Interpretations of the segments of one request path.
 
-    Each path segment is interpreted once, because the spellings of a path have most segments in common.
+    Each path segment is interpreted only once, because the interpretations of one path share most segments.
     """
 
     __slots__ = ("_aliases", "_of_files", "_of_segments", "_room")
@@ -427,7 +427,7 @@ _known_readings: Final[BoundedMemo[str, tuple[Reading, ...]]] = BoundedMemo(_MOS
 
 
 def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple[tuple[Reading, ...], int]:
-    """Return the interpretations of a request path, and the number of segments of all their names."""
+    """Return the interpretations of a request path, and the segment count of all their names."""
     if not path.startswith("/"):
         raise MalformedTarget("the request target does not begin with a slash")
     if path.count("/") > MAX_SEGMENTS:
@@ -452,9 +452,10 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple
 
 
 def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
-    """Set `changed_from` of each UNTAKEN interpretation, which the upstream does not use.
+    """Set `changed_from` in each interpretation that the upstream does not use (UNTAKEN).
 
-    `changed_from` is the first segment that differs from all certain interpretations.
+    `changed_from` is the index of the first segment that differs from all interpretations that the upstream
+    uses.
     """
     if not any(reading.kind & UNTAKEN for reading in readings):
         return readings
@@ -472,7 +473,7 @@ def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
 def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
     """Return the index of the first segment in which `names` differ from all certain names.
 
-    Return 0 if a name is only the beginning of a certain name, because then no segment distinguishes the two
+    Return 0 if a name is only the beginning of a certain name, because no segment then distinguishes these
     names.
     """
     least = MAX_SEGMENTS
@@ -487,7 +488,7 @@ def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
 
 
 def _common(one: Name, other: Name) -> int:
-    """Return the number of segments that two paths have in common at their beginning."""
+    """Return the number of leading segments that are equal in two paths."""
     count = 0
     its = zip(one.folded, one.exact, strict=True)
     others = zip(other.folded, other.exact, strict=True)
@@ -501,8 +502,8 @@ def _common(one: Name, other: Name) -> int:
 def _spellings(path: str, room: _Room, taken: int) -> Iterator[_Segments]:
     """Yield the path, split, decoded and normalised in every order that a server may use.
 
-    The function `_spellings` yields each resulting list of segments once. If two kinds of interpretation have
-    the same segments, the kind that more rules must consider remains.
+    The function `_spellings` yields each resulting list of segments once. If interpretations of two kinds
+    have the same segments, the function keeps the kind that more rules must consider.
     """
     known: dict[str, list[int]] = {}
     for decoded in _decodings(path, taken):
@@ -533,9 +534,9 @@ def _variants(decoded: _Segments, room: _Room, taken: int) -> list[_Segments]:
 
 
 def _work_to_close(variant: _Segments) -> int:
-    """Return the cost of finding the closing parentheses in a path.
+    """Return the cost of finding all closing parentheses in a path, for a limit on that cost.
 
-    For each open parenthesis, the search may have to pass through all later quotes.
+    For each opening parenthesis, the search may have to examine all quotes that follow.
     """
     opening = sum("(" in text for text in variant.texts)
     return opening * sum(text.count("'") for text in variant.texts) if opening else 0
@@ -546,12 +547,12 @@ def _length(variant: _Segments) -> int:
 
 
 def _kind(taken: int, interpretation: int) -> int:
-    """Return the bits that an interpretation adds to the `kind` of a `Reading`."""
+    """Return 0 if the upstream uses the interpretation, and otherwise the bit UNTAKEN."""
     return 0 if taken & interpretation else UNTAKEN
 
 
 def _decodings(path: str, taken: int) -> Iterator[_Segments]:
-    """Yield the path decoded `total` times; `before` of the decodings precede the split at slashes."""
+    """Yield the path decoded `total` times, of which `before` times precede the split at slashes."""
     if _BAD_ESCAPE.search(path):
         raise MalformedTarget(
             "a percent sign in the request target is not followed by two hexadecimal digits"
@@ -588,10 +589,10 @@ def _decoded(text: str) -> str:
 
 
 def _decoded_again(text: str) -> str:
-    """Decode text of a path again, although the upstream uses it undecoded.
+    """Decode path text a second time, although the upstream does not decode the text again.
 
-    A file name may contain any percent sign (`caf%E9.docx`), so only text that nobody writes by accident is
-    refused.
+    A file name may contain any percent sign (`caf%E9.docx`), so the proxy refuses only encodings that nobody
+    writes by accident.
     """
     if "%" not in text:
         return text
@@ -640,9 +641,9 @@ def _without_matrix_parameters(variant: _Segments) -> _Segments:
 
 
 def _at_semicolons(variant: _Segments) -> _Segments:
-    """Cut off parameters after a semicolon, even inside a key or a call.
+    """Remove path parameters (after a semicolon) from each segment, even inside a key or a function call.
 
-    A server that does not parse keys may cut off such a parameter.
+    A server that does not parse object keys may remove such a parameter.
     """
     cut = [text.partition(";")[0] for text in variant.texts]
     if cut == variant.texts or cut == _without_matrix_parameters(variant).texts:
@@ -662,13 +663,13 @@ def _at_end_of_path(variant: _Segments) -> _Segments:
 
 
 def _trimmed(variant: _Segments) -> _Segments:
-    """Remove blanks, invisible characters and `()`, which servers ignore in names, also after keys."""
+    """Remove blanks, invisible characters and `()` from segments, because servers ignore them there."""
     texts = [text if _UNTRIMMED.search(text) is None else trimmed(text) for text in variant.texts]
     return _Segments(variant.kind | SHADOW, texts)
 
 
 def _with_colons_joined(variant: _Segments) -> _Segments:
-    """Interpret the path `root/:/a` as `root:/a`."""
+    """Interpret the path `root/:/a` as the path `root:/a`, in which the colon belongs to `root`."""
     if ":" not in variant.texts:
         return variant
     texts: list[str] = []
@@ -689,8 +690,8 @@ def _without_dots(variant: _Segments) -> list[_Segments]:
 
     If the order matters, the function removes dot segments and empty segments in both orders.
 
-    No id contains a dot segment. So rules that block or filter apply to an interpretation with a dot segment
-    even if the upstream never uses it.
+    No id contains a dot segment. So a rule that blocks or filters applies to a path interpretation with a dot
+    segment, even if the upstream never uses that interpretation.
     """
     merged = _resolved([text for text in variant.texts if text])
     kind = variant.kind
@@ -717,10 +718,10 @@ def _resolved(texts: Iterable[str]) -> list[str]:
 
 
 def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
-    """Return every combination of the segments' interpretations, with all names of each combination.
+    """Return every combination of the segments' interpretations. Each combination has all its resource names.
 
     The path `items/x:/permissions/a.txt` names the file `a.txt`, so no rule for permissions may allow it. No
-    wildcard matches `x:` or `root:` as an id. A rule for permissions may block the path
+    wildcard for an id matches the segments `x:` or `root:`. A rule for permissions may block the path
     `items/x:/permissions/a.txt`.
     """
     forms = []
@@ -775,7 +776,7 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
 
 
 def _query_decoded(query: str) -> str:
-    """Percent-decode a query once. Raise MalformedTarget if the query cannot be decoded."""
+    """Percent-decode a query string a single time. Raise MalformedTarget if the query cannot be decoded."""
     if _BAD_ESCAPE.search(query):
         raise MalformedTarget(
             "a percent sign in the request target is not followed by two hexadecimal digits"
@@ -790,9 +791,9 @@ def _query_decoded(query: str) -> str:
 
 
 def _parameter_aliases(query: str) -> dict[str, str]:
-    """Return the values of the query's parameter aliases (`@name=…`), which may stand for an object id.
+    """Return the values of the query's parameter aliases (`@name=…`). An alias may stand for an object id.
 
-    A parameter alias that occurs twice is refused, because its value is ambiguous.
+    The proxy refuses a parameter alias that occurs twice, because its value is ambiguous.
     """
     aliases: dict[str, str] = {}
     for piece in _PARAMETER_ALIAS.split(query)[1:]:
@@ -805,9 +806,9 @@ def _parameter_aliases(query: str) -> dict[str, str]:
 
 
 def _options_of(path: str, query: str | None) -> dict[str, tuple[str, ...]]:
-    """Return the query options of a target, including options after an encoded question mark.
+    """Return a target's query options. A question mark may be percent-encoded and still begin the query.
 
-    `_at_end_of_path` removes the encoded question mark and the text after it from the path.
+    `_at_end_of_path` removes the encoded question mark, and the text after the mark, from the path.
     """
     within = _query_within(path) if "%" in path else ""
     return _parse_options(f"{query or ''}&{within}" if within else query or "")
@@ -866,7 +867,7 @@ def _written_out(
 
     Repeat the replacement for each interpretation of a parameter alias.
 
-    `room` is the maximum number of characters in the result.
+    `room` is the maximum total length of the result, in characters.
     """
     written: list[str] = []
     for value in values:

@@ -47,7 +47,7 @@ class PlainValues(FilterFailed):
 
 
 class Filtered(NamedTuple):
-    """A filtered response body, and the names of the transforms that removed something from it."""
+    """A filtered response body, and the names of the transforms that removed something from the body."""
 
     body: bytes
     removed: tuple[str, ...]
@@ -145,7 +145,7 @@ class CompiledFilter:
             self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
 
     def apply_by_reading(self, body: bytes) -> Filtered:
-        """Filter a response body like `apply`, but member by member.
+        """Filter a response body with the same result as `apply`, but examine one member after the other.
 
         `apply_by_reading` works for any response, and is the reference for the faster method `apply`.
         """
@@ -212,7 +212,10 @@ def _has_other_properties(body: bytes, start: int) -> bool:
 
 
 def compile_filter(transforms: Transforms) -> CompiledFilter:
-    """Return the filter for transforms by property path. Raise ValueError for transforms by type."""
+    """Return the filter for transforms by property path.
+
+    Raise ValueError if the transforms are by type instead of by property path.
+    """
     if transforms.typed:
         raise ValueError("use compile_filter of typed_filter.py for transforms by type")
     return CompiledFilter(transforms)
@@ -312,7 +315,7 @@ class _Level:
         self._children: dict[str, _Level] = {}
 
     def for_object(self, text: bytes, start: int) -> _Level:
-        """Return the filter level for the JSON object that begins at `start`."""
+        """Return the filter level that applies to the JSON object at the position `start`."""
         return self
 
     def fate(self, token: bytes) -> Fate | _Level:
@@ -380,7 +383,7 @@ class _Level:
         return self.not_allowed
 
     def _child(self, name: str, base: str, strip: _Tree, allow: _Tree | None) -> _Level | Fate:
-        """Return the filter level for objects of the member `name`, or KEEP if nothing in them is hidden."""
+        """Return the filter level for objects in the member `name`, or KEEP if they have nothing to hide."""
         child = self._children.get(name)
         if child is not None:
             return child
@@ -414,7 +417,7 @@ class _Level:
 
 
 class _Walk:
-    """One pass through a valid JSON text that collects the places to cut."""
+    """One pass through a valid JSON text that collects the byte ranges to remove."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -474,7 +477,7 @@ class _Walk:
         self._cuts.append((start, end))
 
     def _member(self, level: _Level, name: re.Match[bytes]) -> tuple[bool, int]:
-        """Return True if the member of the given name stays, and the end of the member."""
+        """Return True if the member with the name stays, and the position at which the member ends."""
         fate = level.fate(name[1])
         if fate is level.value_fate:
             fate = self._fate_of_value(level, name.end())
@@ -487,7 +490,7 @@ class _Walk:
         return fate is KEEP, json_text.value_end(self._text, name.end())
 
     def _fate_of_value(self, document: _Level, start: int) -> Fate | _Level:
-        """Return the fate of the response's `value`, which is a list of items, an object, or a property."""
+        """Return the fate of the response member `value`: a list of items, an object, or a property."""
         if self._met_value:
             raise FilterFailed("the response has more than one member named `value`")
         self._met_value = True
@@ -506,7 +509,7 @@ class _Walk:
     def _inside(self, level: _Level, start: int) -> int | None:
         """Examine the JSON objects in a value.
 
-        Return the end of the value, or None if the value must be removed.
+        Return the position after the JSON value, or None if the filter must remove the value.
         """
         first = self._text[start]
         if first == _OPEN_OBJECT:
@@ -556,7 +559,7 @@ def _fold(name: str) -> str:
 
 
 def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
-    """Build a tree of property paths, each with the bit that marks its removal."""
+    """Build a tree of property paths, each with the bit that records a removal by the path."""
     tree: _Tree = {}
     for path, cause in paths:
         _plant(tree, _segments(path), Fate(cause))
@@ -564,7 +567,7 @@ def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
 
 
 def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> dict[str, _Within]:
-    """Arrange the allow lists of nested objects by the names that lead to these objects.
+    """Make a tree of the allow lists of nested objects, by the property names that lead to these objects.
 
     `first` is the bit that marks removals by the first allow list.
     """
@@ -583,7 +586,7 @@ def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> d
 
 
 def _united(first: _Tree, second: _Tree) -> _Tree:
-    """Return a tree with the property paths of both trees.
+    """Return a tree that contains the property paths of both given trees.
 
     A path to an object covers all paths into the object.
     """

@@ -3,10 +3,11 @@
 The filtered response is JSON without hidden properties, or has only values that are not a hidden property.
 
 A filter finds properties by their names in the response. A number, a text, or a list of numbers or texts has
-no property names. Only the request path shows the meaning of such values. OData returns plain values for a
-property that the path names, for a function or an action, and for `/$count`. A response of plain values
-passes if the path does not name a hidden property. Every other response without property names, such as plain
-values in place of an entity, may be the hidden property itself. It fails.
+no property names. Only the request path shows if a response without property names, such as a number, is a
+hidden property. OData returns plain values for a property that the path names, for a function or an action,
+and for `/$count`. A response of plain values passes if the path does not name a hidden property. Every other
+response without property names, such as plain values in place of an entity, may be the hidden property
+itself. It fails.
 """
 
 from __future__ import annotations
@@ -184,12 +185,12 @@ def _require_plain(transforms: Transforms, asked: Asked, body: bytes, plain: Pla
 
 
 def _has_plain_values(word: str | None) -> bool:
-    """Return False if the path segment stands for an entity, a collection, a count or a reference."""
+    """Return False if the path segment requests an entity, a collection, a count or a reference."""
     return not (word is None or word.startswith("$") or word in COLLECTIONS or word in SINGLETONS)
 
 
 def _require_property(transforms: Transforms, asked: Asked, path: Shaped, failure: FilterFailed) -> None:
-    """Raise `failure` unless the path leads to a property or function that the filter does not hide."""
+    """Raise the exception `failure` unless the path leads to a property or function that stays visible."""
     # a path with ) at its end is a call and not a cast
     if not asked[1].path.removesuffix(f"/{_RAW}").endswith(")"):
         path = _without_cast(path)
@@ -280,12 +281,12 @@ def _refuse_unlisted(transforms: Transforms, path: Shaped) -> None:
 
 
 def _words(path: Shaped) -> tuple[str, ...]:
-    """Return the words of the path's shape, with a text that names no property in place of each id."""
+    """Return the words of the path's shape; a text that names no property stands for each id."""
     return tuple(word or "/" for word in path.shape)
 
 
 def _is_media(body: bytes) -> bool:
-    """Return True if the response body begins like a picture or a sound file.
+    """Return True if the response body begins with the signature of a picture or sound format.
 
     The Content-Type alone does not prove the format, because a server may send any text with it.
     """
@@ -293,7 +294,7 @@ def _is_media(body: bytes) -> bool:
 
 
 def _is_one_value(body: bytes, transforms: Transforms) -> bool:
-    """Return True if the body is one line without fields and columns that names no hidden property."""
+    """Return True if the body is a single line of text that cannot contain the name of a hidden property."""
     try:
         text = without_mark(body).decode().strip()
     except UnicodeDecodeError:

@@ -1,9 +1,9 @@
-"""Find the properties that query options name, each as its path from an item of the response.
+"""Find the properties that query options name. Each result is a property path from an item of the response.
 
 A property path is resolved through lambda variables (OData 4.01 part 2 §5.1.1.13) and the options of
 `$expand` (§5.1.3): for example, `c/issuer` within `identities/any(c:…)` is `identities/issuer`. A word in a
-query option is treated as a keyword only in a place where a keyword can stand. A property name is called
-loose if it is not certain which object it belongs to.
+query option is treated as a keyword only in a place where a keyword can stand. A property name is loose if it
+is uncertain which object has the property.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SEGMENTS: Final = frozenset(("$count", "$ref", "$value"))  # segments of the pr
 
 
 class _Mode(Enum):
-    """Kinds of content that a part of a query text can have."""
+    """Kinds of content in a part of a query's text."""
 
     PATHS = "paths"
     ORDER = "order"
@@ -98,7 +98,7 @@ _BEFORE_OPTIONS: Final = frozenset(("(", ";", "&"))
 
 
 class Unresolved(ValueError):
-    """The properties that a query names cannot be determined."""
+    """Error because the properties that a query names cannot be determined."""
 
 
 class Named:
@@ -116,8 +116,8 @@ class Named:
     def add(self, option: str, text: str, base: Path | None = ()) -> None:
         """Collect the property names in the value of a query option.
 
-        `base` is the path to which the property names are relative, or None if the path is not certain. Raise
-        Unresolved.
+        `base` is the path of the object that has the named properties, or None if the path is not certain.
+        Raise Unresolved.
         """
         text = with_words_whole(text)
         mode = _MODES.get(option, _Mode.EXPRESSION)
@@ -153,7 +153,7 @@ class Named:
 
 
 def with_words_whole(text: str) -> str:
-    """Make each property name one word: in names, replace the characters that the patterns do not match."""
+    """Make each property name one word: replace the characters that the word pattern does not match."""
     return text if text.isascii() else _NO_LETTERS.sub(_in_a_name, unicodedata.normalize("NFC", text))
 
 
@@ -306,9 +306,9 @@ class _Walk:
         self._pass_cast(path, after)
 
     def _pass_cast(self, path: Path | None, after: str) -> None:
-        """Process a cast in a property path.
+        """Process a type cast in a property path of a query.
 
-        A cast changes the type of the preceding object; the property stays.
+        A cast in a property path changes the type of the object before the cast, but not the property.
         """
         self._path = path
         if after != "(":
@@ -364,7 +364,7 @@ class _Walk:
             self._named.loose.add(word)
 
     def _is_language(self, name: str, word: str, before: str, after: str) -> bool:
-        """Return whether the word is a keyword or a variable at its place in the query.
+        """Return whether the word is used as a keyword or a variable at this position of the query.
 
         If the word is a keyword or variable, process it.
 
@@ -410,5 +410,5 @@ class _Walk:
 
 
 def _within(mode: _Mode) -> _Mode:
-    """Return the kind of content that parentheses in an expression or a transformation have."""
+    """Return the kind of query text that stands in the parentheses of an expression or a transformation."""
     return mode if mode is _Mode.TRANSFORMATIONS else _Mode.EXPRESSION

@@ -78,7 +78,7 @@ _LOST: Final = Step(INDETERMINATE)
 def reaches(
     model: ResourceModel, names: Sequence[str], quoted: Container[int] = _NO_POSITIONS
 ) -> tuple[Step, ...]:
-    """Return the schema steps of a path after its version, up to the first indeterminate step.
+    """Return the schema steps of a path after its version segment, up to the first indeterminate step.
 
     `quoted` has the positions of object ids in quotes or parentheses, which are never operations.
     """
@@ -95,7 +95,7 @@ def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int
     """Return whether a step of the path has the given type or a type derived from the given type.
 
     The result is MAYBE if a step is indeterminate. The result is also MAYBE if a step has a base type of the
-    given type, because the object may be of the given type.
+    given type, because the object can have the derived type.
     """
     best = NO
     for step in steps:
@@ -251,9 +251,9 @@ class _Walk:
         return self._called_operation(found) if found else _LOST
 
     def _overloads(self, simple: str, number: int, type_: int, many: bool) -> list[int]:
-        """Return the operation's overloads that bind closest to the type.
+        """Return the operation's overloads for the type, or otherwise for its nearest base type.
 
-        If the type is -1, return the operation's unbound overloads.
+        If the type is -1, return the overloads of the operation that are not bound to a type.
         """
         model = self._model
         first, last = model.operations_of(number)

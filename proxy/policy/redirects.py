@@ -21,7 +21,7 @@ _SCHEME: Final = re.compile(r"[^/?#]*:")
 
 
 def is_redirect(status: int) -> bool:
-    """Return True if a client may follow the Location of a response with the given status."""
+    """Return True if the status of a response permits a client to follow the response's Location header."""
     return 300 <= status < 400 and status != 304
 
 
@@ -46,7 +46,7 @@ def host_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Itera
 
 
 def _is_upstreams(location: str, bases: list[Address]) -> bool:
-    """Return True if the Location is relative, or below one of the base URLs."""
+    """Return True if the Location is relative, or is a URL below one of the base URLs."""
     if not location.startswith(_NETWORK_PATH) and _SCHEME.match(location) is None:
         return True
     for base in bases:

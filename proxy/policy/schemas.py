@@ -43,7 +43,7 @@ class Schemas:
         self._longest: Final[int] = max(map(len, by_root), default=-1)
 
     def of(self, folded: Sequence[str]) -> tuple[ResourceModel, int] | None:
-        """Return the schema that applies to a path, and the number of segments in the schema's root path.
+        """Return the schema that applies to a path, and the number of segments in the schema's root.
 
         If the roots of several schemas match, the longest root takes precedence.
         """
@@ -67,5 +67,5 @@ NO_SCHEMAS: Final = Schemas({})
 
 
 def needs_schemas(ruleset: Ruleset) -> bool:
-    """Return True if the ruleset has a rule that can only be compiled against a schema."""
+    """Return True if the ruleset has a rule that can be compiled only with a schema."""
     return any(rule.match.names_things for rule in ruleset.rules)

@@ -24,7 +24,7 @@ class Kept:
     """A condition of a filter that items of a response must meet to stay.
 
     `place` is the property path that leads to the items. `place` is empty for the items of the response
-    itself. `text` distinguishes 1 and true, which are equal in Python.
+    itself. The attribute `text` distinguishes conditions on 1 and on true, which are equal values in Python.
     """
 
     place: str
@@ -59,7 +59,7 @@ class TypedTransforms:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all property paths of the transforms, in the form for an audit event."""
+        """Names of all property paths in the transforms, in the form that audit events use."""
         return (*map(strip_name, self.strip), *self.allow_names)
 
     @property
@@ -71,7 +71,7 @@ class TypedTransforms:
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """Transforms of a filter: property paths.
+    """Transforms of a filter, as the property paths that the filter removes or allows.
 
     Dots in a path lead into objects and arrays (``manager.mail``).
     """
@@ -97,7 +97,7 @@ class Transforms:
         )
 
     def at(self, place: str) -> Transforms:
-        """Return transforms that hide the same properties in the objects to which the path `place` leads."""
+        """Return the transforms for a response in which the filtered objects are at the path `place`."""
         strip = tuple([f"{place}.{path}" if path else place for path in self.strip])
         within = tuple([(f"{place}.{inner}", allow) for inner, allow in self.within])
         typed = tuple([each.at(place) for each in self.typed])
@@ -108,7 +108,7 @@ class Transforms:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all property paths of the transforms, in the form for an audit event."""
+        """Names of all property paths in the transforms, in the form that audit events use."""
         inner = [name for place, allow in self.within for name in names_within(place, allow)]
         of_types = [name for each in self.typed for name in each.names]
         keep = [_KEEP + each.place + each.text for each in self.keep]
@@ -128,7 +128,7 @@ def strip_name(path: str) -> str:
 
 
 def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names in an audit event for the allow list of objects at a place."""
+    """Return the names, in an audit event, of the allow list for the objects at a property path."""
     return tuple([f"{_ALLOW}{place}.{path}" for path in allow or ("",)])
 
 
@@ -148,9 +148,9 @@ class Named:
 
 
 def parse_names(names: Iterable[str]) -> Named:
-    """Separate removed from allowed properties in the transform names of an audit event.
+    """Split the transform names in an audit event into removed properties and allowed properties.
 
-    The mark of a cut list stays in the list whose end it marks.
+    An audit event marks a list of names that was cut short. The mark stays in the list that it ends.
     """
     stripped: list[str] = []
     allowed: list[str] | None = None
@@ -170,7 +170,7 @@ def parse_names(names: Iterable[str]) -> Named:
 
 
 def covers(shorter: str, longer: str) -> bool:
-    """Return whether the property path `shorter` equals `longer` or is the beginning of `longer`."""
+    """Return whether the property path `longer` begins with, or equals, the path `shorter`."""
     short, long = shorter.casefold(), longer.casefold()
     # Dots in the name of an annotation (`photo@odata.type`) do not separate properties.
     return long == short or (long.startswith(short + ".") and "@" not in short)

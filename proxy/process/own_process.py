@@ -32,7 +32,7 @@ def raise_open_files() -> None:
     """Raise the limit of open files as far as allowed, for this process and its children.
 
     Each client connection takes a descriptor, and each worker takes several descriptors of the supervisor.
-    Select cannot wait for descriptors beyond 1023, but poll can.
+    `select` cannot wait for file descriptors above 1023, but `poll` can.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
@@ -62,8 +62,8 @@ def make_directory(path: Path) -> None:
 
     Raise OSError if a directory cannot be made.
 
-    If root makes the directories, each gets the owner of its parent directory. A start by root must leave
-    nothing that the service, which runs as another user, cannot open.
+    If root makes the directories, each new directory gets the owner of its parent directory. If root starts
+    the program, the program must leave no file that the service's own user cannot open later.
     """
     if path.is_dir():
         return
@@ -78,7 +78,7 @@ def make_directory(path: Path) -> None:
 
 
 def problem_of_directory(path: Path) -> str:
-    """Return why no file can be made in a directory; "" if files can be made.
+    """Return the reason why no file can be made in a directory, or "" if a file can be made.
 
     If the directory is missing, check the nearest parent that exists.
     """
@@ -105,7 +105,7 @@ def give_to_owner_of(directory: Path, descriptor: int) -> None:
 
 
 def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
-    """Return the first path that the current user may not read and write, its owner, and a command to fix it.
+    """Return the first path that the current user may not use, its owner, and a command to fix it.
 
     `below` is the directory that the command gives to the current user with all its content, instead of only
     the path.
@@ -146,9 +146,10 @@ def _denied(path: Path, needed: int, below: Path | None) -> str | None:
 
 
 def _has_another_cause(path: Path) -> bool:
-    """Return True if a new owner would not make the path accessible.
+    """Return True if a change of the owner would not make the path accessible.
 
-    A new owner does not help if the current user owns the path, or if its file system is read-only.
+    A change of the owner does not help if the current user already owns the path, or if the file system is
+    read-only.
     """
     return path.stat().st_uid == os.geteuid() or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 

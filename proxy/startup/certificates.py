@@ -21,8 +21,8 @@ _NOWHERE: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 class Certificates:
     """TLS contexts that are loaded once and inherited by all processes of the proxy.
 
-    The certificate files may change before a process is replaced. A replaced process still uses the contexts
-    that were checked at the start or reload.
+    An operator may change the certificate files before the supervisor replaces a process. A process started
+    as a replacement still uses the TLS contexts that were checked at the start or the reload.
     """
 
     # None without TLS
@@ -35,7 +35,7 @@ class Certificates:
 
 
 def certificates(settings: Settings) -> Certificates:
-    """Load all certificates that the settings name.
+    """Load all TLS certificates whose files the settings name.
 
     Raise OSError, which includes ssl.SSLError, if a certificate or key can't be loaded.
     """
@@ -64,9 +64,8 @@ def _listener(proxy: ProxySettings) -> ssl.SSLContext | None:
 def without_system_authorities() -> Iterator[None]:
     """Hide the system's TLS authorities during the import of aiohttp.
 
-    At its import, aiohttp reads the authorities twice for connections without a TLS context, which takes a
-    sixth of the start time. All connections of this program have a TLS context; connections without a context
-    trust no authority.
+    While aiohttp is imported, it reads the TLS authorities twice. These reads take a sixth of the start time.
+    All connections of this program have a TLS context; connections without a context trust no authority.
     """
     before = {name: os.environ.get(name) for name in _NOWHERE}
     os.environ.update(_NOWHERE)

@@ -36,8 +36,8 @@ class Remedy(Enum):
 class Child:
     """A child process of the supervisor, and how to restart it.
 
-    `draining_since` is independent of the process's state. A process that received SIGTERM may still become
-    ready, hang or be killed. The supervisor does not replace a process that is draining.
+    `draining_since` does not depend on the other states of the child process. A process that received SIGTERM
+    may still become ready, hang or be killed. The supervisor does not replace a process that is draining.
     """
 
     name: str

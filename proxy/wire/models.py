@@ -194,13 +194,13 @@ class AuditAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReportResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """The control plane's response to a heartbeat or a metrics report that was stored."""
+    """Control plane's response to a heartbeat or a metrics report: the control plane stored the report."""
 
     status: Literal["ok"]
 
 
 class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of an enrolment request by a proxy that has an enrolment token and no keys yet."""
+    """Body of an enrolment request. The proxy has an enrolment token and no keys yet."""
 
     name: str
     enrolment_id: str  # UUID; a repeated one means that the first response was lost

@@ -15,7 +15,7 @@ _SAMPLED: Final = 0x01  # the only flag of level 1 (§3.2.2.5)
 
 @dataclass(frozen=True, slots=True)
 class TraceParent:
-    """Parts of a trace text that `trace_of` returned."""
+    """The parts of a trace text: a text that the function `trace_of` returned."""
 
     trace_id: str
     span_id: str  # span of the caller; empty in texts of an older release, which stored only the trace id
@@ -38,7 +38,7 @@ def trace_of(traceparent: bytes) -> str | None:
 
 
 def trace_id_in(trace: str) -> str:
-    """Return the trace id of a text that `trace_of` returned, or of a text that is only a trace id."""
+    """Return the trace id in a trace text. `trace_of` returned the text, or the text is only a trace id."""
     return trace[:_TRACE_ID]
 
 

@@ -1,4 +1,4 @@
-"""Tests of clients and upstreams that act at the worst moment: counts and audit events stay correct."""
+"""Tests of clients and upstreams that fail at the worst moment: counts and audit events stay correct."""
 
 from __future__ import annotations
 

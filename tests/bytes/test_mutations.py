@@ -248,7 +248,7 @@ async def _send_mutations(directory: Path) -> None:
 
 
 async def _sent(proxy: DataPath, data: bytes) -> bytes:
-    """Send an incomplete request, and return the response that arrives until the connection is silent."""
+    """Send an incomplete request, and return all that the proxy sends until the connection is silent."""
     reader, writer = await proxy.connect()
     response = b""
     try:

@@ -1,4 +1,4 @@
-"""Tests of ruleset pages: reading, trying, publishing and rolling back, without loss of text."""
+"""Tests of the console's ruleset pages: read, try, publish and roll back, without loss of text."""
 
 from __future__ import annotations
 

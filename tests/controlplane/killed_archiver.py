@@ -1,4 +1,7 @@
-"""Archive the events of a store in a directory, in small ranges, until the process is killed or finishes."""
+"""Archive a store's events in a directory, in small ranges.
+
+The process runs until it finishes or a test kills it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of one operator, sent to a running server or run on the host of its store."""
+"""Commands that a test runs as one operator: against a running server, or on the host of its store."""
 
 from __future__ import annotations
 

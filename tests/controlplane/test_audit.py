@@ -1,4 +1,7 @@
-"""Tests of audit batches: their form, size and organisations, and that each batch counts once."""
+"""Tests of audit batches: their form, size and organisations.
+
+The control plane counts each batch only once.
+"""
 
 from __future__ import annotations
 

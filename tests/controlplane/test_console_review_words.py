@@ -1,4 +1,4 @@
-"""Tests of the words of a review: what becomes blocked, allowed, removed and visible, and why."""
+"""Tests of the words in a draft's review: what becomes blocked, allowed, removed or visible, and why."""
 
 from __future__ import annotations
 

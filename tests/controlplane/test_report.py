@@ -43,7 +43,7 @@ MAIL = "/v1.0/users/ada/messages"
 
 @pytest.fixture
 async def proxy(plane: Plane) -> ProxyClient:
-    """Return a proxy of an organisation; both were registered two days ago."""
+    """Return a proxy of a new organisation. The organisation and the proxy were registered two days ago."""
     plane.clock.advance(hours=-48)
     await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")
@@ -446,7 +446,7 @@ async def test_what_differs_is_said(trail: Trail) -> None:
 
 
 async def test_openssl_checks_the_signature_too(trail: Trail, tmp_path: Path) -> None:
-    """Check a report with the command of docs/how-to/prove-what-happened.md."""
+    """Verify a report with the command from docs/how-to/prove-what-happened.md."""
     file = (await files_of(trail)).json
     payload, mark, rest = file.removeprefix(b'{"signed":').rpartition(b',"signature":"')
     assert mark

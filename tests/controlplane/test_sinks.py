@@ -1,4 +1,4 @@
-"""Tests of delivery to sinks: every wanted event of the outbox, in order, also if the sink fails."""
+"""Tests of delivery to sinks: each wanted outbox event arrives, in order, even if the sink fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of several changes in one transaction: the store makes all of the changes or none."""
+"""Tests of several changes in one transaction: the store makes all changes or no change."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HOW_TO_GET: Final = "no ClickHouse here: ./dev setup installs its engine, or CLI
 
 
 class ClickHouse:
-    """The ClickHouse engine over the files of a directory, which exist longer than the engine."""
+    """A ClickHouse engine on the files of a directory. The files remain after the engine ends."""
 
     def __init__(self, directory: Path, password: str = "") -> None:
         self._directory = directory

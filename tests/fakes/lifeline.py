@@ -14,7 +14,8 @@ _LIBC: Final = ctypes.CDLL(None)  # loaded here: a child between fork and exec m
 def end_with_parent() -> None:
     """Let the kernel send SIGTERM to this process once its parent has ended: for `preexec_fn`.
 
-    A child in another session gets no signals of the terminal, and no other process would forward them.
+    A child in another session gets no signals from the terminal, and no other process forwards these signals
+    to the child.
     """
     parent = os.getppid()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

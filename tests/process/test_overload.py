@@ -86,7 +86,10 @@ async def token_of(system: System) -> str:
 
 
 async def exchanged(system: System, request: bytes) -> bytes:
-    """Send bytes on a new connection to the proxy. Return everything that the server sends back."""
+    """Send bytes on a new connection to the proxy.
+
+    Return all bytes that the proxy sends on the connection.
+    """
     reader, writer = await asyncio.open_connection(*address(system))
     try:
         writer.write(request)
@@ -115,9 +118,9 @@ def opening(kind: str, token: str) -> bytes:
 
 
 class SlowConnections:
-    """Many sockets, a quarter of them of each kind of slow connection.
+    """Many slow connections to the proxy, with the same number of connections for each kind of slow client.
 
-    The senders send one byte at a time, and no socket ever reads.
+    The test's sending clients send one byte at a time, and none of its sockets reads a response.
     """
 
     def __init__(self, system: System, token: str, count: int) -> None:
@@ -157,7 +160,7 @@ class SlowConnections:
 
 
 def no_reader_is_served(system: System) -> bool:
-    """Return True if the proxy serves no request within half a second."""
+    """Return True if the proxy responds to no new request within half a second."""
     before = metric(system, "graphward_requests_total")
     time.sleep(0.5)
     return metric(system, "graphward_requests_total") == before

@@ -1,4 +1,4 @@
-"""Tests of a reload's next actions in each of its states, by the supervisor's observations."""
+"""Tests of the actions with which the supervisor continues a reload, for each state and observation."""
 
 from __future__ import annotations
 

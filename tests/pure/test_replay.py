@@ -1,4 +1,7 @@
-"""Tests of a draft's effect on requests of which an audit event has only some facts."""
+"""Tests of a draft ruleset's effect on past requests.
+
+The audit events have only some facts of each request.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +201,7 @@ def test_a_body_too_large_to_read_is_refused_only_while_rules_read_it() -> None:
 
 
 def test_more_unknowns_than_are_tried_leave_it_unclear() -> None:
-    """Each event is evaluated in bounded time, however many unknown facts a draft uses."""
+    """A replay evaluates each event in bounded time, even if the draft ruleset reads many unknown facts."""
     filters = "\n".join(
         f"- {{id: r{number}, match: {{path: [/v1.0/users]}}, conditions: [{{header: X{number}, equals: a}}],"
         f" verdict: filter, transforms: {{strip_properties: [p{number}]}}}}"
@@ -299,8 +302,9 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
 ) -> None:
     """The audit event contains fewer facts than the request.
 
-    The replay reports the outcome of the request, or possible outcomes that include this outcome. A replay
-    with the rules that evaluated the request changes nothing.
+    The replay reports the outcome of the request, or possible outcomes that include this outcome. If the
+    replay uses the rules that evaluated the request originally, the replayed outcome equals the recorded
+    outcome.
     """
     if sample.body == b"{" or not sample.client_ip:
         return  # the body is read as JSON; the stored target is an address

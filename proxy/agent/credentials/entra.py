@@ -88,8 +88,8 @@ def usable(found: AccessTokenInfo, giver: str) -> UpstreamToken:
 def _check(response: PipelineResponse[HttpRequest, AsyncHttpResponse]) -> None:
     """Check a token response before the Azure library reads it.
 
-    The Azure library accepts more responses than the proxy does. The library's errors quote more of a
-    response.
+    The Azure library accepts some token responses that the proxy refuses. The error messages of the Azure
+    library quote more of a response than the proxy's own messages.
     """
     given = response.http_response
     check_response(given.status_code, given.headers.get("Retry-After"), given.content, time.time())

@@ -22,7 +22,8 @@ class _Known:
 class IssuerKeys:
     """Keys that the agent discovered for each issuer.
 
-    `ask` requests the keys of an issuer from the agent, because the issuer may have published new keys.
+    The function `ask` requests an issuer's keys from the agent, because the issuer may have published new
+    keys.
     """
 
     def __init__(self, ask: Callable[[str], None]) -> None:
@@ -47,7 +48,7 @@ class IssuerKeys:
         return known.keys if known is not None and now < known.good_until else None
 
     def seem_old(self, issuer: str, now: float) -> None:
-        """Request the keys of an issuer, unless they were requested within ASK_SECONDS.
+        """Request an issuer's keys from the agent, at most once within ASK_SECONDS.
 
         `now` is monotonic.
         """

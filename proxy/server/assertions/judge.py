@@ -108,7 +108,7 @@ def _signer(keys: Sequence[PublicKey], assertion: Assertion) -> PublicKey:
 
 
 def _ended_signer(keys: Sequence[PublicKey], assertion: Assertion) -> PublicKey | None:
-    """Return the ended credential whose key signed the assertion; None if no ended credential did."""
+    """Return the expired credential that signed the assertion, or None if there is no such credential."""
     try:
         return _signer(keys, assertion)
     except AssertionRefused:
@@ -152,7 +152,7 @@ def _by_issuer(
 
 
 def is_own_audience(audience: str | None, public_base: str) -> bool:
-    """Return True if the audience is a token endpoint address or an issuer that the proxy publishes."""
+    """Return True if the audience is one of the proxy's token endpoint addresses or issuer names."""
     if audience is None or audience[: len(public_base)].lower() != public_base.lower():
         return False
     return _OWN_PATH.fullmatch(audience, len(public_base)) is not None
@@ -176,7 +176,10 @@ def _checked_times(
 
 
 def _in_force(credentials: Sequence[C], now: float) -> list[C]:
-    """Return the credentials that have not ended. Raise AssertionRefused if all credentials have ended."""
+    """Return the credentials that have not ended.
+
+    Raise AssertionRefused if no credential of the application is still valid.
+    """
     left = [each for each in credentials if each.ends_at is None or now < each.ends_at]
     if not left:
         raise AssertionRefused("ended", _only(credentials))

@@ -1,7 +1,7 @@
 """The client side of HTTP/1.1: exchanges one at a time, keep-alive, pipelining and deadlines.
 
-Pipelined requests wait as bytes until the exchange before them has ended. So responses have the order of the
-requests, and a request after a malformed request is never parsed.
+A pipelined request waits as unparsed bytes until the preceding exchange on its connection has ended. So
+responses have the order of the requests, and a request after a malformed request is never parsed.
 
 After the refusal of a request whose body was not read, the connection reads and discards the rest of the
 body, within limits. So the rest of the body cannot be parsed as a request (RFC 9112 §9.3, §9.6).
@@ -149,7 +149,7 @@ class ClientConnection(OpenConnection):
 
     @property
     def thumbprint(self) -> str:
-        """`x5t#S256` of the client's TLS certificate, or NO_CERTIFICATE.
+        """Thumbprint (`x5t#S256`) of the client's TLS certificate, or NO_CERTIFICATE.
 
         The thumbprint is the same for all requests of a connection, even if the TLS session was resumed.
         """
@@ -216,7 +216,7 @@ class ClientConnection(OpenConnection):
         """Treat the end of the client's stream as the end of the connection.
 
         From outside, a client that closed the connection looks the same as a client that closed only its
-        sending side. HTTP libraries of applications never close only the sending side of a connection. So a
+        sending side. No HTTP library of an application closes only the sending side of its connection. So a
         client that closes its sending side counts as gone, and the audit trail does not claim a response that
         nobody read.
         """
@@ -312,7 +312,7 @@ class ClientConnection(OpenConnection):
         return may_begin and self._reader.waiting > 0
 
     def _begin_request(self) -> bool:
-        """Begin the first pending request of the client connection.
+        """Process the first pending request of the client connection.
 
         Return False if the request has to wait or is refused.
         """
@@ -467,7 +467,7 @@ class ClientConnection(OpenConnection):
         return remaining == 0 or (0 < remaining <= LINGER_BYTES and not self._fields.expect_continue)
 
     def exchange_done(self, *, close: bool = False) -> None:
-        """Note that the exchange has written its complete response."""
+        """Note that the exchange has written its response completely."""
         self._exchange = None
         if close or not self.persists():
             self._keep_alive = _LAST
@@ -510,7 +510,7 @@ class ClientConnection(OpenConnection):
     def abort(self, *, reset: bool = False) -> None:
         """Abort the connection, so that a client cannot mistake an unfinished response for a complete one.
 
-        Pass `reset` if only the end of the connection ends the response.
+        Pass `reset=True` if the client recognises the end of the response only by the end of the connection.
         """
         self.send_queued()  # output of the previous exchange
         self._arrived = b""
@@ -524,7 +524,7 @@ class ClientConnection(OpenConnection):
             record_unfinished_head(self._context, self._reader.head_so_far(), self.client_ip)
 
     def reset_on_loss(self, reset: bool) -> None:
-        """Close the connection with a TCP reset from now on, even if the process is killed, or undo this.
+        """Switch on or off that the connection ends with a TCP reset, even if the process is killed.
 
         A response that ends with the connection must not look complete before its audit event is stored.
         """
@@ -561,7 +561,7 @@ class ClientConnection(OpenConnection):
     def host_for(self, head: RequestHead) -> bytes:
         """Return the host by which the application reached the proxy.
 
-        The host is the Host header field or, for HTTP/1.0 without this field, the local address of the
+        The result is the Host header field or, for an HTTP/1.0 request without Host, the local address of the
         connection.
         """
         if head.fields.host:
@@ -610,13 +610,13 @@ class ClientConnection(OpenConnection):
         self._context.loop.call_soon(self._gate.open, YIELD)
 
     def _shed(self, limit: int) -> None:
-        """Refuse a connection beyond the limits, early and without using memory."""
+        """Refuse a connection beyond the connection limits, at once and without memory for it."""
         self._context.counters.values[limit] += 1
         self.transport.write(no_room_for_connection(self._context))
         self._close_after_last_words()
 
     def _refuse_head(self, error: MalformedHead) -> None:
-        """Refuse the request whose head is being read, with the bytes that have arrived."""
+        """Refuse the request with the malformed head, of which only a part may have arrived."""
         response = refuse_head(self._context, error, self._reader.head_so_far(), self.client_ip)
         if response is None:
             self.abort()

@@ -83,9 +83,10 @@ class Pace:
             self.wait_until(self._clock.now + self._limits.head_timeout)
 
     def _rest(self) -> None:
-        """Set the deadline of a state without a handler.
+        """Set the deadline of a connection state in which no request handler runs.
 
-        If the client has unread output, the deadline of a slow reader applies first.
+        If the client has not read all output, the deadline of a slow reader applies before the deadline of
+        the state.
         """
         if self.write_paused:
             self._apply(self._clock.now + SLOW_READER_SECONDS)
@@ -163,13 +164,13 @@ class Pace:
     # Clients that read their response slowly
 
     def response_stalled(self, unsent: int) -> None:
-        """Start the deadline of a slow reader: the client has left `unsent` bytes unread."""
+        """Start the deadline of a slow reader, because the client has `unsent` bytes left to read."""
         self.write_paused = True
         self._unsent = unsent
         self._apply(self._clock.now + SLOW_READER_SECONDS)
 
     def response_taken(self) -> None:
-        """Apply the deadline of the connection state again, because the client has read all output."""
+        """Set the deadline of the connection state again, because the client has read all output."""
         self.write_paused = False
         state = self.state
         if self.body_is_due():

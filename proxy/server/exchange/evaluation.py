@@ -1,4 +1,6 @@
-"""Evaluate one request and its response. A sub-request of a batch has its own evaluation.
+"""Evaluate one request and its response.
+
+Each sub-request of a batch is evaluated separately, with its own `Evaluation`.
 
 Each decision is recorded in the pending event of the request. A decision to block raises Refusal.
 """
@@ -102,7 +104,7 @@ class Evaluation:
         Return None if the proxy must collect the body.
 
         If only a rule that logs needs the body, the body is collected only if `collectable` is true. If the
-        body is collected, the decision without the body becomes the fallback.
+        proxy collects the body, the decision that was made without the body becomes the fallback.
         """
         self._facts = facts
         try:
@@ -115,9 +117,9 @@ class Evaluation:
         return decision
 
     def take_fallback(self) -> Decision | None:
-        """Return the fallback decision, for a request body that the proxy cannot collect.
+        """Return the fallback decision for a request whose body the proxy cannot collect.
 
-        Return None if a rule that decides needs the body.
+        Return None if a rule other than a log rule needs the request body.
         """
         decision, self._fallback = self._fallback, None
         return decision
@@ -135,7 +137,7 @@ class Evaluation:
 
     @property
     def reads_response_body(self) -> bool:
-        """True if a filter, or a rule that decides, reads the response's body."""
+        """True if a filter, or a rule other than a log rule, reads the response body."""
         return self.decision.transforms is not None or self.plan.response_body_decides
 
     @property
@@ -148,14 +150,14 @@ class Evaluation:
     def keeps_items(self) -> bool:
         """True if a filter keeps only some objects of a response.
 
-        A filter that keeps some objects must read each object of the response.
+        A filter that keeps only some objects must read every object of the response.
         """
         transforms = self.decision.transforms
         return transforms is not None and bool(transforms.keep)
 
     @property
     def awaits_response_body(self) -> bool:
-        """True if response rules have not decided yet, because they need the response body."""
+        """True if the response rules have no decision yet, because the rules need the response body."""
         return not self._response_decided and self.plan.response_needs_body
 
     def decide_response(self, facts: ResponseFacts) -> None:
@@ -169,10 +171,10 @@ class Evaluation:
     def decide_response_without_body(self, facts: ResponseFacts, *, filterable: bool, json: bool) -> bool:
         """Apply the response rules to the status and headers of a response.
 
-        Return False if a rule needs the response body, even a rule that only logs.
+        Return False if any response rule needs the response body, even a log rule.
 
-        `filterable` means that a filter would apply to the response. A rule that only logs reads the body
-        only if `json` is true.
+        `filterable` means that a filter could process a response with this status and these headers. A rule
+        that only logs reads the body only if `json` is true.
         """
         try:
             decision = self.plan.decide_response(self._facts, self.decision, facts)
@@ -188,7 +190,7 @@ class Evaluation:
         return True
 
     def decide_response_by_fallback(self) -> bool:
-        """Decide without the response body if only rules that log need it.
+        """If only log rules need the response body, apply their decision without the body.
 
         Return False if a filter, or a rule other than a log rule, needs the body.
         """

@@ -68,7 +68,8 @@ def prove_by_assertion(request: TokenRequest, form: dict[str, str]) -> None:
 def _assertion_of(form: dict[str, str], authorization: bytes | None) -> Assertion:
     """Return the client assertion of a form that has no client secret.
 
-    Raise OAuthError if the form is not acceptable, or AssertionRefused if the assertion is not.
+    Raise OAuthError if the token request's form is invalid, or AssertionRefused if its client assertion is
+    invalid.
     """
     if "client_secret" in form or is_basic(authorization):
         raise OAuthError(

@@ -28,7 +28,7 @@ BEGINS_WITH = {
 
 
 class Clocked:
-    """A `Pace` object, with its connection, its read gate and a clock that only the test moves."""
+    """A `Pace` object under test, its connection, its read gate, and a clock that the test moves."""
 
     def __init__(self) -> None:
         loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: START))
