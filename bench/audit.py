@@ -1,4 +1,4 @@
-"""Measure the data path while audit events can't be delivered, to see if its cost rises."""
+"""Measure the data path while audit events can't be delivered, to find out if each request costs more."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Measure one decision of a general policy engine, on the rules of bench/decisions.py.
+"""Measure how long a general policy engine takes for one decision on the rules of bench/decisions.py.
 
-The rules have the form in which the engine decides fastest. The module imports nothing from this project, so
-it runs under any Python that has the engine. The arguments of the module are the engine's name and the number
-of rules. The module prints microseconds of processor time. The first segment after /v1.0 is a separate field,
-so that an engine can select rules by equality before it compares patterns.
+The benchmark writes its rules in the form that the policy engine evaluates fastest. The module imports
+nothing from this project, so any Python installation with the engine can run it. The arguments of the module
+are the engine's name and the number of rules. The module prints microseconds of processor time. The first
+segment after /v1.0 is a separate field, so that an engine can select rules by equality before it compares
+patterns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two clocks of the control plane: the host's clock, and a steady clock that never jumps."""
+"""Two clocks of the control plane: the host's clock, and a clock for durations that never jumps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Clock(Protocol):
     def steady_ms(self) -> int:
         """Return the steady time in Unix milliseconds, which never goes back or jumps.
 
-        Time windows and rate limits are measured with the steady time.
+        The control plane measures time windows and rate limits with the steady time.
         """
 
     def not_before(self, ms: int) -> None:

@@ -114,7 +114,10 @@ def batch_id_of(body: bytes) -> str | None:
 
 
 def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
-    """Return the batch, and its parsed events if they are stored unchanged and have only known members."""
+    """Return a batch that was read from its bytes.
+
+    Also return its parsed events if they are stored unchanged and have no unknown members.
+    """
     try:
         batch = _decode(body)
         events: Sequence[bytes] = _decode_raw_events(body).events
@@ -161,7 +164,7 @@ _MARKS: Final = {"implausibleTime": "claimedImplausibleTime", "receivedAt": "cla
 
 
 def implausible(time_ms: int, received_ms: int) -> Implausible | None:
-    """Return whether an event's time is in the future or too far in the past; None if it is plausible."""
+    """Return `future` or `past` if the event's time is too far from the receipt time; otherwise None."""
     if time_ms > received_ms + MOST_AHEAD_MS:
         return "future"
     return "past" if time_ms < received_ms - MOST_BEHIND_MS else None
@@ -227,7 +230,7 @@ def _decode(body: bytes) -> _KnownBatch | Batch:
 
 
 def _reason(error: Exception) -> str:
-    """Return a text with the place of an error in a batch.
+    """Return a text that says where in a batch an error is.
 
     The error text is logged, so it has no bytes of the request.
     """

@@ -3,7 +3,7 @@
 The code of this module does no I/O itself.
 
 Every member of a report is optional. Each JSON member of a report must have the right type, and each number
-must be plausible. The stored text of a report keeps unknown members.
+must be plausible. The stored text of a report keeps members that this release does not know.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True, rename="camel"):
-    """Part of a metrics report for lists of proxies: the number of requests in a window."""
+    """Number of requests in a time window of a proxy's metrics report, for lists of proxies."""
 
     window_start: Word = ""
     window_end: Word | None = None

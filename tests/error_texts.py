@@ -1,7 +1,7 @@
-"""The meaning of each error code and reason, and its remedy: the texts of docs/reference/errors.md.
+"""Explanation and remedy for each error code and reason: the texts of docs/reference/errors.md.
 
-The code of the programs defines the error codes. A test fails if an error code has no text, or if a text has
-no error code.
+The code of the programs defines the error codes. A test fails if an error code has no explanation here, or if
+an explanation here has no error code.
 """
 
 from __future__ import annotations

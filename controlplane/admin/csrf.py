@@ -23,7 +23,7 @@ def masked_token(session_id: str) -> str:
 
 
 def is_token(given: str, session_id: str) -> bool:
-    """Return True if the CSRF token `given` was issued to the session."""
+    """Return True if `given` is a CSRF token that the console issued to this session."""
     try:
         content = bytes.fromhex(given)
     except ValueError:

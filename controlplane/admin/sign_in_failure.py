@@ -107,7 +107,7 @@ class Cause(Enum):
 
     @property
     def word(self) -> str:
-        """Name of the cause in the operator log."""
+        """The failure cause's name in the operator log."""
         return self.name.lower()
 
 
@@ -115,7 +115,7 @@ class SignInFailed(Exception):
     """A sign-in at the identity provider failed. The text of the exception is one line for the log.
 
     `details` are facts for the operator log, such as the provider's reason. `operator` is the operator that
-    the person wanted to sign in as, or None if unknown.
+    the person tried to sign in as, or None if the operator is unknown.
     """
 
     def __init__(
@@ -134,15 +134,15 @@ class SignInFailed(Exception):
     def sentence(self) -> str:
         """Sentence about the failed sign-in for the visitor, with the provider's error code.
 
-        Apart from the error code, the sentence contains no text of the provider. The claim name in the
-        sentence comes from the settings, not from the provider.
+        Apart from the error code, the sentence contains no text of the provider. The name of the claim
+        comes from the settings, not from the provider.
         """
         error, claim = self.details.get("error", ""), self.details.get("claim", "")
         return self.cause.sentence.format(error=f" ({error})" if error else "", claim=claim)
 
 
 def check_enabled(operator: Operator, details: Mapping[str, str]) -> None:
-    """Raise SignInFailed if this operator is disabled."""
+    """Raise SignInFailed if the operator who signs in is disabled."""
     if not operator.enabled:
         raise SignInFailed(Cause.DISABLED, f"the operator {operator.name} is disabled", details, operator)
 
@@ -158,7 +158,7 @@ def refused_by_provider(
 ) -> SignInFailed:
     """Return the sign-in failure for an OAuth error response.
 
-    `where` describes the OAuth error response.
+    `where` is a text for the log that describes the OAuth error response.
     """
     details = {"error": said(error)}
     if description not in (None, ""):

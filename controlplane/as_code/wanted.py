@@ -1,8 +1,8 @@
-"""Things that a configuration directory requests, as plain values for an API request.
+"""Organisations, applications and other objects that a configuration directory requests, as plain values.
 
-A member is None if the configuration omits its key. A list that the configuration omits is not managed:
-nothing in the list is added, changed or deleted. A state that the configuration omits, such as `enabled`,
-does not change.
+A member of a request is None if the configuration omits the member's key. If the configuration omits a list,
+a plan does not add, change or delete any entry of the list. A state that the configuration omits, such as
+`enabled`, does not change.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ class WantedKey(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts that identify a public key.
+        """The facts of a public key that a plan compares.
 
-        If any of these facts differs, a plan treats the public key as a different credential.
+        If one of these facts differs between the store and the configuration, the plan treats the public keys
+        as two credentials.
         """
         given = checked_key(self.key)
         named = {each: given.jwk[each] for each in ("kid", "alg") if each in given.jwk}
@@ -97,7 +98,8 @@ class WantedCertificate(msgspec.Struct, rename="camel", frozen=True, forbid_unkn
     def facts(self) -> dict[str, Any]:
         """Facts that identify a certificate.
 
-        If any of these facts differs, a plan treats the certificate as a different credential.
+        If one of these facts differs between the store and the configuration, the plan treats the
+        certificates as two credentials.
         """
         given = checked_certificate(self.certificate)
         return {"subject": given.subject, "thumbprint": given.thumbprint}

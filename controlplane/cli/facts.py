@@ -1,4 +1,4 @@
-"""Format the facts of one thing as lines for a person, with nested facts in blocks.
+"""Format the facts of one object as lines for a person. A fact that contains other facts becomes a block.
 
 The functions of this module are pure.
 """
@@ -35,7 +35,7 @@ def label(member: str) -> str:
 
 
 def fact_lines(facts: Mapping[str, Any], clock: Clock) -> Iterator[str]:
-    """Yield a line for each fact of a thing, and a block for each fact that has nested facts."""
+    """Yield a line for each fact of an object, and a block for each fact that contains other facts."""
     named = [(label(one_line(name)), value) for name, value in facts.items()]
     width = max((len(name) for name, value in named if not _is_block(value)), default=0)
     for name, value in named:

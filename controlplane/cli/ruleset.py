@@ -134,7 +134,7 @@ def check(
 ) -> None:
     """Validate a ruleset, and change nothing in the store. Warnings name possible mistakes in the ruleset.
 
-    The command needs no settings, unless --org is given.
+    The command needs no settings file, unless --org is given.
     """
     text = read_text(file)
     if org is not None and schema is None:
@@ -298,7 +298,7 @@ def read_text(file: Path) -> str:
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:
-    """Return a ruleset text in parsed form.
+    """Parse a ruleset text, and return the result.
 
     Raise CommandFailed with every error in the ruleset by line and column.
     """

@@ -154,7 +154,7 @@ def _old_secret(request: PageRequest) -> str:
 
 
 def _soon(request: PageRequest) -> str:
-    """Return the time before which the page marks the end of a client secret as near."""
+    """Return a time limit. The page marks a client secret that ends before this limit."""
     return rfc3339(request.now_ms + SOON_DAYS * DAY_MS)
 
 
@@ -206,7 +206,7 @@ async def app(context: OperationContext, actor: Actor, request: PageRequest) -> 
 
 @form("/apps/{app}/secret", again=app)
 async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Replace a client secret, and respond with the page that shows the new secret.
+    """Replace a client secret of an application, and respond with the page that shows the new secret.
 
     The page with the new secret can't be opened again. The form names the expected version of the secret, so
     a form that is sent twice fails the second time.
@@ -276,7 +276,10 @@ def _switched(app: AppFacts) -> str:
 
 
 async def _sample(context: OperationContext, actor: Actor, org_id: str) -> Sample:
-    """Return the address that a proxy reports, or an address made from a proxy name that is a host name."""
+    """Return the address that a proxy reports.
+
+    Without a reported address, make an address from a proxy name that is a host name.
+    """
     found = await perform(list_fleet, context, actor, ListFleet(org=org_id, sort="health", limit=20))
     address = next((each.public_base_url for each in found.proxies if each.public_base_url), None)
     if address is not None:

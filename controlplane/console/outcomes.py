@@ -1,4 +1,7 @@
-"""Failures, refusals and latency of requests, counted apart from requests that rules blocked."""
+"""Number of failures and refusals, and latency of requests.
+
+Requests that rules blocked are counted separately.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ class Outcome:
 async def outcomes_in_time(
     context: OperationContext, actor: Actor, window: Window
 ) -> Sequence[Outcome] | None:
-    """Return the figures of a period's traffic, or None if they take so long that the page omits them."""
+    """Return the figures of a period's traffic.
+
+    Return None if computing the figures takes too long for the page.
+    """
     try:
         async with asyncio.timeout(_WITHIN_SECONDS):
             return await outcomes(context, actor, window)

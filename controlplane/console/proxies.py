@@ -71,7 +71,7 @@ class _Chart:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """The event numbers of one organisation that a chart of a proxy shows."""
+    """The sequence numbers of one organisation's events, for the chart of one proxy."""
 
     org: str
     sequence: SequenceFacts

@@ -18,7 +18,7 @@ RANK: Final[Mapping[Role, int]] = {"viewer": 0, "editor": 1, "admin": 2}
 class Forbidden(Exception):
     """The actor's role does not permit the operation.
 
-    The text of the exception is one line for a person.
+    The exception's text is one line that an operator can read.
     """
 
 

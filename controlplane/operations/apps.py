@@ -337,7 +337,7 @@ async def _propose(
 async def bind_proposed(context: OperationContext, proposal: Proposal, approval: Approval) -> None:
     """Switch an app to the ruleset of an approved proposal.
 
-    Raise Conflict if the app or its shadow ruleset changed after the proposal was made.
+    Raise Conflict if the app or its shadow ruleset has changed since the proposal.
     """
     app_id = proposal.app_id or ""
     if proposal.kind == "promote":
@@ -355,7 +355,7 @@ async def bind_proposed(context: OperationContext, proposal: Proposal, approval:
 async def rotate_secret(context: OperationContext, actor: Actor, request: RotateSecret) -> NewSecret:
     """Make a new client secret, which the response shows only once.
 
-    If the request gives no grace period, the old client secret and its tokens end at the next sync of each
+    Without a grace period in the request, the old client secret and its tokens end at the next sync of each
     proxy.
     """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
@@ -377,7 +377,7 @@ async def rotate_secret(context: OperationContext, actor: Actor, request: Rotate
 
 
 def _end_of_secret(text: str | None, now_ms: int) -> int | None:
-    """Return the time when a new secret ends, in Unix ms, or None if it never ends."""
+    """Return the expiry time of a new secret in Unix ms, or None if the secret never expires."""
     return end_of("expires", text, now_ms, LONGEST_DAYS) if text else None
 
 

@@ -124,7 +124,7 @@ class ExportedConfig(Response):
 
 @operation("config.plan", "POST", "/config/plan", changes=False)
 async def plan(context: OperationContext, actor: Actor, request: PlanConfig) -> ConfigPlan:
-    """Compare the control plane with a directory of files, and list what `config.apply` would change."""
+    """Compare the control plane with a configuration directory, and list what `config.apply` would change."""
     present, found = await _difference(context, actor, request)
     return ConfigPlan(
         digest=found.digest,
@@ -136,13 +136,13 @@ async def plan(context: OperationContext, actor: Actor, request: PlanConfig) -> 
 
 
 class _Undone(Exception):
-    """Exception that rolls back the transaction of a successful dry run."""
+    """Error that a dry run raises at its successful end, to roll back its transaction."""
 
 
 async def _refused(
     context: OperationContext, actor: Actor, wanted: Wanted, planned: Difference
 ) -> tuple[str, ...]:
-    """Make the changes of a plan and roll the changes back, to find the reasons for a refusal.
+    """Make the changes of a plan and roll them back, to find out if an operation would be refused, and why.
 
     The dry run of a plan does not check roles. A plan request has no schema documents, so a plan with new
     schemas is not tried.
@@ -191,7 +191,7 @@ async def _difference(
 async def _require_visible(context: OperationContext, actor: Actor, wanted: Wanted) -> None:
     """Raise Forbidden if the actor can't see everything that the plan compares.
 
-    Without the check, a plan would treat things that the actor can't see as new.
+    Without the check, a plan would treat an existing object as new if the actor has no permission to see it.
     """
     if actor.sees is None:
         return
@@ -210,7 +210,10 @@ async def _require_visible(context: OperationContext, actor: Actor, wanted: Want
 async def _with_lines(
     actor: Actor, wanted: Wanted, present: Present, changes: Sequence[Change]
 ) -> tuple[Change, ...]:
-    """Add the differences between ruleset texts to the changes. A worker process computes the differences."""
+    """Add the differences between the old and the new ruleset texts to the changes.
+
+    A worker process compares the ruleset texts.
+    """
     after = {(org.name, each.name): each.yaml for org in wanted.organisations for each in org.rulesets or ()}
     shown = []
     for change in changes:

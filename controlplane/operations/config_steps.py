@@ -57,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Results of the slow work that the changes of a plan need.
+    """Results of slow work, such as hashing a secret, that the changes of a plan need.
 
     The slow work ends before the transaction of the plan begins.
     """
@@ -85,7 +85,7 @@ async def prepare(
 ) -> Prepared:
     """Check the rulesets and schemas that a plan changes, and make secrets for its new apps.
 
-    Raise InvalidRequest with every problem in the texts of the rulesets and schemas.
+    Raise InvalidRequest with every problem in the texts of all rulesets and schemas of the request.
     """
     read: dict[tuple[str, str], rulesets.ReadRuleset] = {}
     schemas: dict[tuple[str, str], models.ReadSchema] = {}
@@ -261,7 +261,10 @@ def _new_app_steps(change: Change, app: WantedApp, secret: apps.ClientSecret | N
 
 
 def _credential_steps(change: Change, app: WantedApp) -> Iterator[Step]:
-    """Yield removals before additions, so that a changed credential can be added again with its new facts."""
+    """Yield removals before additions.
+
+    To change a credential, a plan removes the credential and adds it again with its new facts.
+    """
     named: dict[str, Any] = {"app": change.name, "org": change.org}
     secret = next((each for each in change.members if each.name == "secretEnds" and each.before), None)
     if secret is not None:
@@ -285,7 +288,7 @@ def _credential_steps(change: Change, app: WantedApp) -> Iterator[Step]:
 
 
 def _facts(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a credential in a plan that identify the credential and never change."""
+    """Return the facts of a credential that identify it in a plan and never change."""
     return {name: value for name, value in shown.items() if name not in ("id", "ends")}
 
 

@@ -1,6 +1,6 @@
-"""Slots that limit how many operations of one kind each operator runs at a time.
+"""Slots that limit how many operations of one kind an operator runs at the same time.
 
-An operator who needs more slots waits only for operations of the same operator.
+An operator who has no free slot waits only for the operations of the same operator.
 """
 
 from __future__ import annotations

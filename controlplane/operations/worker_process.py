@@ -1,4 +1,4 @@
-"""Long computations that run in another process, so that they do not block the server's event loop.
+"""Long computations in another process, so that the server's event loop does not block.
 
 `pickle` must be able to serialise the function, its arguments and its result.
 """
@@ -33,8 +33,9 @@ _MOST_OF_ONE: Final = 4
 class _Queue:
     """Queue of function runs for one purpose. The queue runs one function at a time.
 
-    The first run of a function starts a worker process, and later runs use the same worker process. Each
-    operator runs one function at a time, so an operator with many runs delays only their own runs.
+    The queue starts a worker process for its first function, and runs later functions in the same worker
+    process. Each operator runs one function at a time, so the many functions of one operator do not delay
+    other operators.
     """
 
     def __init__(self, advice: str = _ASK_LESS) -> None:
@@ -149,7 +150,7 @@ async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kw
 async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """Run a function for a console page that can be shown without the result.
 
-    Return None if the result is not ready soon.
+    Return None if the function does not finish soon.
     """
     try:
         async with asyncio.timeout(_LONGEST_OF_A_PAGE):

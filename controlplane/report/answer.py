@@ -63,7 +63,7 @@ class Range(Facts):
 
 
 class ProxyTrail(Facts):
-    """The audit trail of one proxy: its events in the period, and sequence numbers missing over all time."""
+    """The audit trail of one proxy: its events in the period, and all sequence numbers that are missing."""
 
     proxy_id: str
     name: str
@@ -217,9 +217,10 @@ class Span:
 
     @property
     def place(self) -> str:
-        """Return the last words of a statement: the organisation and the period.
+        """Return the end of a sentence, which names the organisation and the period.
 
-        If the report has several statements, the line above them states the start and end of the period.
+        If a report has several statements, the line above the statements gives the start and end of the
+        period.
         """
         if self.classes > 1:
             return f"of {self.org} through Graphward in this period"
@@ -280,7 +281,7 @@ def because(reason: str) -> str:
 
 
 def _stopped(rows: Sequence[Activity]) -> list[str]:
-    """Return a sentence that counts the requests without a result for the application, by outcome."""
+    """Return a sentence with the number of requests that gave the application no result, by outcome."""
     words = {
         "blocked": ("was blocked", "were blocked"),
         "refused": ("was refused before a rule decided", "were refused before a rule decided"),
@@ -297,7 +298,7 @@ def _stopped(rows: Sequence[Activity]) -> list[str]:
 
 
 def _reached(row: Activity) -> bool:
-    """Return whether the application received data from a request, or may have changed data."""
+    """Return True if the application received data, or may have changed data, by a request."""
     if row.outcome == "passed":
         return True
     return row.access == "write" and row.outcome in ("withheld", "unanswered")

@@ -1,7 +1,7 @@
 """Finds the newest matches in all parts of the embedded index, newest part first, within the time limit.
 
-FTS5 finds candidates. The index row of an event is enough to evaluate most terms of a filter. For the other
-terms of a filter, the search reads the text of the event.
+FTS5 finds candidates. For most terms of a filter, the event's row in the index is enough to evaluate the
+term. If the index row is not enough for a term of the filter, the search reads the text of the event.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _FEW: Final = 1000
 class OutOfTime(Exception):
     """Error because a search takes longer than its time limit.
 
-    The search has not examined events before the key `left`.
+    The search has not examined the events whose keys are smaller than `left`.
     """
 
     def __init__(self, left: Key) -> None:
@@ -85,7 +85,7 @@ class TimeLimit:
     def look(self, left: Key) -> None:
         """Raise OutOfTime if the time limit is reached and the search may end here.
 
-        The next page of the search continues with the events before `left`.
+        The next page of the search continues with events that have smaller keys than `left`.
         """
         if self._clock() < self._ends:
             return
@@ -197,7 +197,10 @@ class Search:
         return source, told, asked
 
     def _source(self, part: Part, codes: Codes) -> tuple[_Source, list[Condition], bool]:
-        """Return the table of candidate events, its conditions, and whether tokens select the candidates."""
+        """Return the table of candidate events and its conditions.
+
+        The third value is True if the tokens of the index select the candidate events.
+        """
         rows, words = f"rows_{part.number}", f"words_{part.number}"
         between = self._bounds(part)
         if self._named is not None:
@@ -217,8 +220,8 @@ class Search:
     def _rare(self, part: Part, tokens: Tokens) -> str:
         """Return an FTS5 expression that finds few events of the part, or an empty text.
 
-        FTS5 reads all entries of a token, which takes long for a frequent token, so rare tokens are searched
-        first.
+        To match a token, FTS5 reads all of its index entries. Frequent tokens take long, so the search starts
+        with rare tokens.
         """
         if len(tokens.required) + len(tokens.excluded) < 2:
             return ""
@@ -231,7 +234,7 @@ class Search:
         return rarest if rarest and found[rarest] <= _FEW else ""
 
     def _named_keys(self, part: Part) -> list[int]:
-        """Return the index keys of the events with one of the requested ids as event id or request id."""
+        """Return the index keys of the events whose event id or request id is one of the requested ids."""
         keys = [key_of(*key) for key in self._named or () if part_of(key[1]) == part.number]
         sql = f"SELECT rowid FROM words_{part.number} WHERE words_{part.number} MATCH ?"  # noqa: S608 - a number
         for expression in filter(None, map(request_tokens, self._query.filter.terms)):
@@ -246,7 +249,7 @@ class _Source:
 
 
 def bounded_query(query: SearchQuery) -> SearchQuery:
-    """Return the query with its times limited to the numbers that SQLite accepts."""
+    """Return the search query with its times limited to the range of numbers that SQLite accepts."""
     from_ms = None if query.from_ms is None else min(max(query.from_ms, LEAST_MS), MOST_MS)
     to_ms = None if query.to_ms is None else min(max(query.to_ms, LEAST_MS), MOST_MS)
     return replace(query, from_ms=from_ms, to_ms=to_ms)

@@ -91,7 +91,7 @@ class Part:
         return key >> PART_BITS, self.number << PART_BITS | key & mask()
 
     def last_before(self, before: Key) -> int:
-        """Return the greatest key that an event of this part before this time and position may have."""
+        """Return the greatest key that an event of this part can have before the given time and position."""
         time_ms, position = before
         within = position - (self.number << PART_BITS)
         return (time_ms << PART_BITS) + min(max(within, 0), mask() + 1) - 1
@@ -145,7 +145,7 @@ def read_parts(db: sqlite3.Connection, orgs: Sequence[int] | None) -> list[Part]
 
 @telling_damage()
 def read_codes(db: sqlite3.Connection, part: int, codes: Codes) -> None:
-    """Add the entries that are new in the part's table of codes to the dictionary in memory."""
+    """Add the codes that the part's table has and the cached dictionary lacks to the dictionary."""
     sql = f"SELECT code, field, value FROM codes_{part} WHERE code > ?"  # noqa: S608 - a number
     for code, name, text in db.execute(sql, (codes.newest,)):
         value = orjson.loads(text)
@@ -156,9 +156,9 @@ def read_codes(db: sqlite3.Connection, part: int, codes: Codes) -> None:
 
 
 class PartWriter:
-    """Adds events to the parts of the embedded index.
+    """Writes events to the parts of the embedded search index.
 
-    The writer caches the dictionary of the newest part while no other process writes.
+    The index writer caches the dictionary of the newest part, unless another process writes the index.
     """
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class PartWriter:
                 raise
 
     def forget(self) -> None:
-        """Drop the cached dictionary, because the transaction was rolled back."""
+        """Discard the cached dictionary, because the transaction that changed it was rolled back."""
         self._part = -1
 
     def _codes_of(self, db: sqlite3.Connection, part: int) -> Codes:
@@ -198,7 +198,7 @@ class PartWriter:
 
 
 def _add(db: sqlite3.Connection, part: int, arrived: Arrived, codes: Codes) -> None:
-    """Add events to a part of the index in the order of their index keys.
+    """Add events to one part of the search index, in the order of the events' index keys.
 
     FTS5 begins a new segment whenever a key is lower than the previous key.
     """
@@ -230,7 +230,7 @@ def _add(db: sqlite3.Connection, part: int, arrived: Arrived, codes: Codes) -> N
 
 
 def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
-    """Yield the number of each index part, and the events of the part in the order of their index keys."""
+    """Yield each index part's number, and the events of the part in the order of their index keys."""
     by_part: dict[int, list[int]] = {}
     for place, position in enumerate(arrived.positions):
         by_part.setdefault(position >> PART_BITS, []).append(place)
@@ -250,8 +250,8 @@ def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
 def _drop_empty_parts(db: sqlite3.Connection) -> None:
     """Drop the tables of index parts that have no events.
 
-    Retention keeps the newest part even if this part is empty, so that a part number always stands for the
-    same dictionary.
+    Retention keeps the newest part of the index even if this part is empty. So the number of a part always
+    belongs to the same dictionary.
     """
     names = db.execute(
         "SELECT substr(name, 6) FROM sqlite_schema WHERE name GLOB 'rows_*'"
@@ -337,9 +337,9 @@ def _purge_part(
 
 
 def _remove(db: sqlite3.Connection, part: Part, org: int, rows: Sequence[Sequence[Any]]) -> None:
-    """Remove the rows of events from an index part, but not the FTS5 tokens of these events.
+    """Remove the rows of some events from an index part, but keep the FTS5 tokens of these events.
 
-    The tokens of a removed event no longer belong to a row, and are removed together with the index part.
+    The FTS5 tokens of a removed event belong to no row. They are removed together with the index part.
     """
     keys, *columns = zip(*rows, strict=True)
     ((count, newest),) = db.execute(

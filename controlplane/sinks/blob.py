@@ -42,7 +42,7 @@ class BlobSink:
             raise SinkUnavailable(str(error)) from None
 
     async def test(self) -> str:
-        """Write the same object twice to test the storage.
+        """Write the same object a second time, to test that the storage refuses to overwrite objects.
 
         The storage must refuse to overwrite the object.
         """
@@ -64,7 +64,7 @@ class BlobSink:
 
 
 def open_objects(settings: BlobSettings, egress: Egress) -> ObjectStore:
-    """Return the storage of the archive, which is not connected yet.
+    """Return the storage of the archive. The storage has no connection yet.
 
     Raise SinkUnavailable if the package for this kind of storage is missing.
     """

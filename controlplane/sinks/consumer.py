@@ -41,7 +41,7 @@ class ConsumerStore(OutboxStore, SinkStore, ArchiveSource, Protocol):
 
 
 class _CursorMoved(Exception):
-    """Error because an operator, or a new leader among the control planes, moved the cursor."""
+    """An operator, or a new leader among the control planes, moved the cursor of the sink."""
 
 
 class Consumer:
@@ -97,7 +97,7 @@ class Consumer:
         await self.drain(self._sink)
 
     async def drain(self, sink: Sink | Archive) -> None:
-        """Deliver all events in the store to the sink.
+        """Deliver the stored events to the sink until none is left.
 
         Raise the error if the sink or the store fails.
         """
@@ -116,9 +116,9 @@ class Consumer:
             await self._attempts.recovered()
 
     async def _end_of_range(self, archive: Archive) -> int | None:
-        """Return the end of the range that is written to the archive now, or None if no range is due.
+        """Return the end of the range of events to archive now, or None if no range is due.
 
-        The end of the range stays the same until the cursor has moved past it.
+        Until the cursor has moved past the end of the range, each call returns the same end.
         """
         found = await self._store.archive_range(self._position)
         if found is None:
@@ -232,7 +232,8 @@ class Consumer:
     ) -> Sent:
         """Send the events to the sink.
 
-        If the sink accepts other events but not these events, treat the failure as a refusal by the sink.
+        If the sink accepts other events but not these, count the failure as a refusal of these events by the
+        sink.
         """
         try:
             return await self._send(sink, batch)
@@ -244,7 +245,7 @@ class Consumer:
             raise SinkRefused(words) from None
 
     async def _takes_one(self, sink: Sink, events: Sequence[SinkEvent]) -> bool:
-        """Return whether the sink accepts at least one of the events.
+        """Return True if the sink accepts at least one of the given events.
 
         The sink receives an accepted event twice: from this method, and in the usual delivery.
         """
@@ -277,7 +278,7 @@ class Consumer:
     # Dead letters
 
     async def _retry(self, sink: Sink, selection: Selection) -> bool:
-        """Send the dead letters that an operator wants to be sent again.
+        """Send the dead letters again that an operator requested.
 
         Return whether there were dead letters to send again.
         """

@@ -434,7 +434,7 @@ AnyTable: TypeAlias = AnySink | WebhookSettings  # any table of [[Sinks]]
 
 
 def secrets_of_sink(sink: AnyTable) -> set[str]:
-    """Return the secrets in the settings of a sink, which must not be shown."""
+    """Return the secrets in a sink's settings, which logs and pages must not show."""
     match sink:
         case SplunkSettings():
             secrets = {sink.token}

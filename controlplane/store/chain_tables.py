@@ -44,7 +44,10 @@ class ChainTables:
         )
 
     async def chained_orgs(self) -> list[str]:
-        """Return the ids of all organisations with an audit chain, even if `orgs` has no row for them."""
+        """Return the ids of all organisations that have an audit chain.
+
+        The table `orgs` may lack some of these organisations.
+        """
         rows = await self._database.fetch("SELECT DISTINCT org_id FROM chain ORDER BY org_id")
         return [org_id for (org_id,) in rows]
 
@@ -77,7 +80,7 @@ class ChainTables:
         return await self._database.read(job)
 
     async def chain_purges(self, org_id: str) -> Purges | None:
-        """Return the times of purges that the organisation's chain records, or None without a purge."""
+        """Return the times of all purges in the organisation's audit chain; None if nothing was purged."""
         ((last_ms, received_ms),) = await self._database.fetch(
             "SELECT max(purges.chained_ms), max(blocks.chained_ms) FROM chain AS purges"
             " LEFT JOIN chain AS blocks ON blocks.org_id = purges.org_id"

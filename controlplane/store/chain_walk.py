@@ -1,8 +1,8 @@
 """Verifies, link by link, that an organisation's audit chain and its events are unchanged.
 
 Each step of the verification is one transaction, so that ingestion, purges and checkpoints continue between
-steps. A step of the verification reads a block and its purges in the same state of the database. The chain
-only grows, so the part that was verified stays verified.
+steps. Each verification step reads a block and the purges of this block in the same state of the database.
+The chain only grows, so a later verification need not verify the same links again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _further(reached: Reached, link: Link) -> Reached:
 def mismatch_at_end(connection: Connection, org_id: str) -> Misfit | None:
     """Return a mismatch at the end of the organisation's chain, in one transaction.
 
-    The mismatch is a link that a verification does not reach, or a block that the newest link does not cover.
+    The mismatch is a link that the verification cannot reach, or a block that the newest link does not cover.
     """
     row = connection.row(
         "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)
@@ -118,7 +118,7 @@ def _is_signed(link: Link, key: bytes) -> bool:
 
 
 def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -> Misfit:
-    """Return the mismatch of a chain link that is not the expected next link."""
+    """Return the mismatch that explains why a chain link is not the expected next link."""
     record = link.record
     number = reached.number + 1
     moved = _find_next(connection, record.org_id, reached)
@@ -144,7 +144,7 @@ def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record 
 
 
 def _is_followed(connection: Connection, reached: Reached, link: Link) -> bool:
-    """Return whether the next chain link was made from this link, as stored or as recomputed."""
+    """Return True if the next link was made from this link, either as stored or as recomputed."""
     made = (link.link, make_link(reached.link, link.record))
     for following in links_after(connection, link.record.org_id, link.record.number, 1):
         return any(make_link(each, following.record) == following.link for each in made)

@@ -1,9 +1,10 @@
 """The interface between the store's tables and a database: jobs, locks, and SQL that all engines share.
 
-A job is a plain function that reads or writes the database. A job runs in one thread. A job that writes runs
-in one transaction: if the job fails, none of its changes stay. A write job must name its locks, and reads the
-database only while it holds these locks. A database engine with a single writer needs no locks. With other
-database engines, a job's locks are acquired before the job runs and held until its transaction ends.
+A database job is a plain function that reads or writes the database. The database interface runs each job in
+one thread. A job that writes runs in one transaction: if the job fails, none of its changes stay. A write job
+must name its locks, and reads the database only while it holds these locks. A database engine with a single
+writer needs no locks. With other database engines, a job's locks are acquired before the job runs and held
+until its transaction ends.
 
 SQL that all engines share has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and
 `RETURNING`. A boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` has the SQL
@@ -41,7 +42,7 @@ class Dialect:
 
 
 class Connection(Protocol):
-    """A database connection within a transaction, as a job uses it."""
+    """A database connection inside a transaction, on which a job runs its statements."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -63,7 +64,7 @@ class Connection(Protocol):
         """Run the statement and return the number of rows that it changed."""
 
     def many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
-        """Run the statement once for each of the sequences of parameters."""
+        """Run the statement once for each row of parameters."""
 
     def first_position(self, count: int) -> int:
         """Return the first of `count` consecutive positions for new events, which no other job gets."""
@@ -78,12 +79,13 @@ class Connection(Protocol):
         """Return the time by which rate limits and time windows are measured, in Unix milliseconds."""
 
     def shared_ms(self) -> int:
-        """Return the time of the clock that all users of this database share, in Unix milliseconds."""
+        """Return the Unix time in milliseconds of the clock that all processes with this database share."""
 
     def damaged_text(self) -> AbstractContextManager[None]:
-        """Decode text that is not UTF-8 with escapes in this context, instead of raising an error.
+        """Decode text within this context: bytes that are not UTF-8 become escapes and raise no error.
 
-        The text with escapes matches no link of the audit chain, so a verification finds the damage.
+        Escapes change the text, so the text matches no link of the audit chain and a verification finds the
+        damage.
         """
 
 
@@ -91,7 +93,7 @@ Job = Callable[[Connection], T]
 
 
 class Lock(NamedTuple):
-    """Name of a lock that a write job holds alone, or shares with other jobs that only read."""
+    """Name of a lock. A write job holds the lock alone, or jobs share it that only read the locked data."""
 
     name: str
     mode: Literal["alone", "shared"] = "alone"
@@ -119,12 +121,12 @@ class Database(Protocol):
     def dialect(self) -> Dialect: ...
     @property
     def is_shared(self) -> bool:
-        """Return whether several control planes may use the database at once."""
+        """Return True if several control planes may use the database at the same time."""
 
     def join(self) -> Peers:
         """Join the group of control planes that share the database.
 
-        Raise StoreError if only one control plane can use the database.
+        Raise StoreError if the database does not allow several control planes.
         """
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
@@ -148,12 +150,12 @@ class Database(Protocol):
         """Write changes of operators, or data that proxies must receive, even on a full disk."""
 
     async def settled(self) -> int:
-        """Return a position before which no event can be added any more."""
+        """Return a position below which the store will never add another event."""
 
     async def newest_position(self) -> int:
         """Return the position of the newest event that a reader of the database can see.
 
-        If the newest event is purged, the result may be a later position.
+        If retention has purged the newest event, the result may be a position after the last stored event.
         """
 
     async def close(self) -> None:

@@ -1,9 +1,9 @@
-"""Control planes that share a PostgreSQL database: one is the leader, and each announces its new events.
+"""Control planes that share one PostgreSQL database: one control plane is the leader.
 
 A control plane is the leader while its own database session holds a certain lock. The lock ends when the
 session ends. So another control plane gets the lock if the leader dies, stalls or loses its connection. The
-database session that holds this lock also receives the announcements of new events. Announcements only make
-readers read sooner: without announcements, readers look for events every few seconds.
+database session that holds this lock also receives the announcements of new events. Announcements only
+shorten a delay. Without announcements, readers look for new events every few seconds.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class PostgresPeers:
     async def _look(self, session: _Session) -> None:
         """Try to become the leader, or check that this control plane is still the leader.
 
-        Then announce to other control planes the events that this control plane stored.
+        Then announce the events that this control plane stored to the other control planes.
 
         Announcements from other control planes arrive while the database session is checked.
         """

@@ -1,4 +1,4 @@
-"""Keys of proxies: the current keys, and the previous keys while the control plane still accepts them."""
+"""Keys of proxies: the current keys, and the previous keys that are still accepted for a limited time."""
 
 from __future__ import annotations
 

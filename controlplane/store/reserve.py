@@ -1,4 +1,4 @@
-"""Reserved space on the store's disk, so that operators can stop applications even if the disk is full.
+"""Reserved space on the store's disk, so that an emergency stop works even if the disk is full.
 
 The reserve is a file of zeros next to the database. On a full disk, a write that must succeed first shortens
 the file of the reserve by a piece. The failed write is then repeated at once, before another process can use
@@ -22,7 +22,7 @@ _PLENTY: Final = 4 * SIZE
 
 
 def missing_bytes(database: Path) -> int:
-    """Return the number of bytes that the reserve of that database lacks to its full size."""
+    """Return how many bytes the reserve of that database is shorter than its full size."""
     try:
         return max(0, SIZE - _reserve_of(database).stat(follow_symlinks=False).st_size)
     except OSError:
@@ -36,8 +36,8 @@ def _reserve_of(database: Path) -> Path:
 class Reserve:
     """The reserved space for the database file at `database`.
 
-    The methods of the reserve never raise OSError: without a reserve, the store works as if no reserve had
-    ever existed.
+    The methods of the disk reserve never raise OSError: if the reserve's file is missing, the store works
+    without a reserve.
     """
 
     def __init__(self, database: Path) -> None:

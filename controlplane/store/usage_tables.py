@@ -43,7 +43,7 @@ _COUNT_RULE: Final = (
 def count_uses(connection: Connection, batch: NewBatch) -> None:
     """Count the uses of applications and rules in the events of a batch.
 
-    An event counts again if the store already has the event from another batch.
+    Count an event again even if the store has the event from an earlier batch.
     """
     newest: dict[str, int] = {}
     for (app_id, _), use in batch.uses.apps.items():

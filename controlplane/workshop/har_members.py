@@ -1,4 +1,4 @@
-"""The members in the bodies of recorded requests, for a rule that allows only these members."""
+"""The members in recorded request bodies, from which a rule takes its list of allowed members."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TYPE: Final = "@odata.type"  # `body_only` always allows this member
 def members_of(exchanges: Iterable[Exchange]) -> tuple[str, ...] | None:
     """Return the names of all members of the bodies, sorted, or None if a rule can't list them.
 
-    A rule can't list the members if a body is unknown, is not a JSON object that rules can read, or has a
-    name that a rule can't contain. Return None also if none of the recorded bodies has a member.
+    A rule can't list the members if a body is unknown, is not a JSON object, or has a member name that a rule
+    can't contain. Return None also if no recorded body has a member.
     """
     names: dict[str, str] = {}
     for exchange in exchanges:

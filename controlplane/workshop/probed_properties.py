@@ -29,7 +29,7 @@ def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]
 
 
 def _not_allowed(allow: tuple[str, ...], target: Target) -> Iterator[str]:
-    """Yield each name that makes the rules refuse the query, even if all its other names are allowed."""
+    """Yield each name that alone makes the rules refuse the query."""
     if not _is_probed(Transforms(allow=allow), target):
         return
     names = dict.fromkeys(

@@ -87,9 +87,9 @@ def counted(rule: Rule, found: RuleRoutes) -> str:
 
 
 def summary(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> str:
-    """Summarise in one line the routes to the schema elements that a rule names.
+    """Summarise in one line the routes to the schema elements that a rule's paths name.
 
-    `lines` has the line number of each rule.
+    `lines` has the line number of each rule in the text of the ruleset.
     """
     return "; ".join(_parts(rule, found, lines))
 

@@ -74,7 +74,10 @@ class Options:
 
 @dataclass(slots=True)
 class Evidence:
-    """The recorded requests whose paths have the same shape, grouped by methods that get the same rule."""
+    """The recorded requests whose paths have the same shape.
+
+    Methods that get the same rule form one group.
+    """
 
     first: datetime | None = None  # None until a time is known
     last: datetime | None = None
@@ -115,10 +118,10 @@ class Evidence:
             self.transforms[transforms] += 1
 
     def filter(self, *, is_general: bool) -> Filter | None:
-        """Return a filter that shows no more than each recorded response did, or None if no filter is needed.
+        """Return a filter that shows at most the data of the recorded responses; None if no filter is needed.
 
-        If the pattern stands for several resources and only some were filtered, the filter applies to all of
-        them. A path pattern cannot express which of its resources were not filtered.
+        If a pattern stands for several resources and only some responses were filtered, the filter applies to
+        all these resources. A path pattern cannot express which of its resources were not filtered.
         """
         if self.hidden is None or (self.whole and not is_general):
             return None
@@ -151,7 +154,7 @@ def _both(first: Transforms | None, second: Transforms | None) -> Transforms | N
 
 
 def _in_one_list(transforms: Transforms) -> Transforms:
-    """Combine the allowed and the stripped properties into the only property list of a rule.
+    """Combine allowed and stripped properties into one list, because a rule has only one property list.
 
     Remove the stripped properties from the allowed properties.
     """
@@ -210,8 +213,8 @@ class Observations:
     ) -> None:
         """Add a recorded request that the rules must allow, with the requests that it implies.
 
-        `transforms` name the filter of the recorded response. If `transforms` is empty, the application
-        received a complete response, unless the request was blocked.
+        `transforms` name the filter of the recorded response. An empty `transforms` means that the
+        application received a complete response, unless the request was blocked.
         """
         self.count += 1
         if is_cut(target) or any(map(is_cut, transforms)):
@@ -297,7 +300,7 @@ def _transforms(names: tuple[str, ...]) -> Transforms | None:
 
 
 def _kept(texts: Sequence[str]) -> tuple[Kept, ...] | None:
-    """Parse conditions on items from texts that `condition_text` made.
+    """Parse the texts that `condition_text` made from conditions on items.
 
     Return None if one of the texts is truncated.
     """
@@ -391,14 +394,14 @@ def suggest(
 
     Raise InvalidRuleset if the name is invalid.
 
-    `about` are lines for the comment at the head of the ruleset. `filters` narrow a pattern for a method, in
-    addition to the filters of the responses. `members` are the members of all bodies for a pattern and
-    method, if each body is known. Patterns in `unguarded` get no query guard. The head of the ruleset says
-    that `blocked` requests are left out.
+    `about` contains the lines of the comment at the start of the ruleset. `filters` narrow a pattern for a
+    method, in addition to the filters of the responses. `members` are the members of all bodies for a pattern
+    and method, if each body is known. The rules of the patterns in `unguarded` get no query guard. The
+    comment at the start of the ruleset says that the suggestion leaves out the requests in `blocked`.
 
-    A filter also blocks paths and queries that name a hidden property. Evaluate rules with filters on the
-    same traffic, and call this function again with the results of `Blocked`. Repeat the evaluation and the
-    call until no pattern needs to lose its query guard.
+    A filter also blocks paths and queries that name a hidden property. Then evaluate the rules that have
+    filters on the same traffic, and call this function again with the results of `Blocked`. Repeat evaluation
+    and call until the suggested rules need no change of their query guards.
     """
     name = _plain(name)
 
@@ -415,11 +418,11 @@ def suggest(
 
 
 class Blocked:
-    """The requests that a suggested ruleset's filters block, although the suggestion is based on them.
+    """Requests that the filters of a suggested ruleset block although the suggestion should allow them.
 
     A suggested rule loses its query guard if the guard would block an allowed query. The rule never loses its
-    filter, because without a filter it would show more than the recorded responses. Requests that the filter
-    itself blocks are left out of the suggestion.
+    filter, because without a filter it would show more than the recorded responses. If a filter blocks a
+    recorded request, the suggestion leaves out this request.
     """
 
     def __init__(self, found: Suggestion) -> None:
@@ -527,9 +530,9 @@ def _methods(seen: Iterable[str]) -> tuple[str, ...]:
 def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
     """Return one rule for the paths of a resource that get the same rule.
 
-    If the order matters, a rule with a fixed segment comes before a rule with a parameter at that position. A
-    rule for paths below a path comes before the rule for the path itself. Otherwise the filter of a path's
-    rule would block the paths below that path.
+    If the order of rules matters, a rule with a fixed segment comes before a rule with a parameter in that
+    segment. The suggested ruleset has a rule for deeper paths before the rule for their parent path. If the
+    rule for the parent path came first, its filter would block the deeper paths.
     """
 
     def place(path: SuggestedPath) -> tuple[object, ...]:
@@ -558,7 +561,10 @@ def _resource(pattern: str) -> str:
 
 
 def _root(pattern: str) -> str:
-    """Return the version and the first segment of a pattern, and for `/me` also the next segment."""
+    """Return the version and the first segment of a pattern.
+
+    If this segment is `/me`, also return the next segment.
+    """
     words = pattern.split("/")
     return "/".join(words[: 4 if words[2:3] == ["me"] else 3])
 
@@ -630,7 +636,10 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
 
 
 def _when(evidence: Sequence[Evidence]) -> str:
-    """Return the period of the recorded requests, or an empty text if no time is known."""
+    """Return the period of the recorded requests as text.
+
+    The text is empty if no request has a known time.
+    """
     first = min((one.first for one in evidence if one.first is not None), default=None)
     last = max((one.last for one in evidence if one.last is not None), default=None)
     if first is None or last is None:
@@ -664,7 +673,7 @@ def _describe_options(evidence: Evidence) -> Iterator[str]:
 
 
 def _sample(target: Target) -> str:
-    """Return the path and query of a target without values of filters, page tokens and ids of shares."""
+    """Return the path and query of a target, without the values of filters, page tokens and ids of shares."""
     path = _SHARE.sub(r"\1…", target.path)
     query = "" if target.query is None else "?" + _without_values(without_secrets(target.query))
     text = f"{path}{query}"

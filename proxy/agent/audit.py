@@ -72,7 +72,7 @@ class Audit:
     ) -> None:
         """`linger` returns how long the control plane wants events to be collected before a batch is sent.
 
-        `collected` receives the audit records that were read. `collected` is called on the disk thread.
+        `collected` receives the audit records that were read. The disk thread calls `collected`.
         """
         self._options = options
         self._control_plane = control_plane
@@ -182,7 +182,7 @@ class Audit:
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:
         """Return the journal's status, the backlog, and the reason if the backlog is not current.
 
-        This method never raises OSError, because the caller has to report a disk that fails.
+        This method never raises OSError: if the disk fails, the caller still has to report the failure.
         """
         with contextlib.suppress(OSError):
             parts.journal.verify_files()

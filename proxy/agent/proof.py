@@ -1,9 +1,9 @@
-"""Proof that the control plane sent a response, and the meaning of this response.
+"""Check the proof that a response comes from the control plane, and read what the response states.
 
 A firewall, a gateway or a captive portal between proxy and control plane may respond with any status. A
-response without proof never deletes an event and never changes a state. Only a signed response that names the
-batch can delete events or change a state (`[Audit] RequireSignedResponse`). The signature covers the response
-body and not the status line, so only the body shows what the control plane did.
+response without proof of its sender never deletes an event and never changes a state. Only a signed response
+that names the batch can delete events or change a state (`[Audit] RequireSignedResponse`). The signature
+covers the body of the response and not the status line. So only the body proves what the control plane did.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ AuditOutcome = Accepted | Refused | Unproven
 
 
 def audit_outcome(response: Response, batch_id: str) -> AuditOutcome:
-    """Return the outcome that a response shows for the batch with the id `batch_id`."""
+    """Return the outcome that a signed response states for the batch with the id `batch_id`."""
     if response.status == 202:
         return _acceptance(response, batch_id)
     return _refusal(response, batch_id)
@@ -140,7 +140,7 @@ def _has_our_form(response: Response) -> bool:
 
 
 def _kind(response: Response) -> str:
-    """Return the content type of a response, and whether its body looks like a page for a browser."""
+    """Return a text with the content type of a response. The text also says if the body is an HTML page."""
     given = response.headers.get("Content-Type", "")[:_LONGEST_TYPE]
     report = given if given and given.isascii() and given.isprintable() else "no content type"
     looks_like_page = response.body.lstrip()[:16].lower().startswith(_HTML)

@@ -26,7 +26,7 @@ _NAME: Final = "control plane: sync"
 async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Finding]:
     """Send the same sync request to the control plane as the running proxy.
 
-    The ETag in the sync request keeps the control plane's state unchanged.
+    The sync request repeats the ETag of the proxy's snapshot, so the control plane's state stays unchanged.
     """
     url = settings.rule_sync.saas_base_url + SYNC_PATH
     etag = held.etag if held is not None else None

@@ -1,4 +1,7 @@
-"""Settings section `[Egress]` of proxy and control plane, and environment variables for its missing keys."""
+"""Settings section `[Egress]` of proxy and control plane.
+
+Environment variables complete the keys that the section lacks.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def egress_of(settings: EgressSettings) -> Egress:
 
 
 def with_variables(settings: EgressSettings, environ: Mapping[str, str]) -> EgressSettings:
-    """Complete the settings section `[Egress]` with the proxy variables of the environment.
+    """Complete the settings section `[Egress]` with proxy variables such as `HTTPS_PROXY`.
 
     Raise SettingsError if the proxy variables can't be used.
     """

@@ -43,4 +43,4 @@ class Vault(Protocol):
         """Return the given version of a secret, or the newest version if none is given."""
 
     async def versions(self, name: str) -> list[SecretVersion]:
-        """Return all versions of a secret; the order is arbitrary."""
+        """Return all versions of a secret in an arbitrary order."""

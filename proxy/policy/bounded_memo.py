@@ -1,4 +1,4 @@
-"""A dictionary with a limit of entries, for results that are computed again if they are missing."""
+"""A dictionary that keeps a limited number of results. A missing result is computed again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class WhenFull(Enum):
-    """Reactions of a full memo to a new entry."""
+    """Ways in which a full memo handles a new entry."""
 
     CLEAR = "clear"  # remove all other entries first; the common ones return soon
     KEEP = "keep"  # do not keep the new entry
@@ -23,7 +23,7 @@ _KEEP: Final = WhenFull.KEEP
 
 
 class BoundedMemo(Generic[K, V]):
-    """A memo that keeps at most `limit` results by key.
+    """A cache that stores at most `limit` results, each under its key.
 
     Callers read from `entries`, which is a plain dictionary, and write with `keep`. `longest_key` is the
     length (`len`) of the longest key that the memo keeps. `longest_key` is None for a memo whose keys are

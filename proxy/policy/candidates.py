@@ -29,18 +29,20 @@ def names_hidden_within(entry: Entry, name: Name) -> bool:
 
 
 def asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
-    """Return True if the rule filters items and the request is a HEAD.
+    """Return True if the rule's filter removes items and the request method is HEAD.
 
-    The response to a HEAD shows if an object exists, but has no body that the filter could evaluate.
+    The response to a HEAD reveals if an object exists, but has no body on which the filter could test its
+    conditions.
     """
     return method == "HEAD" and compiled.hidden is not None and compiled.hidden.keeps_items
 
 
 def counts_for(candidate: Candidate, reading: Reading) -> bool:
-    """Return False if the upstream never uses the path interpretation and the rule does not spell it out.
+    """Return False if a rule does not apply to a path interpretation that the upstream never uses.
 
-    A rule still applies if it spells out segments that only the unused interpretation produces. A wildcard of
-    a rule does not match segments of an unused interpretation, because a wildcard stands for a whole id.
+    A rule applies to an unused interpretation only if the rule spells out segments that no other
+    interpretation produces. A wildcard of a rule does not match segments of an unused interpretation, because
+    a wildcard stands for a whole id.
     """
     entry, start = candidate.entry, reading.changed_from
     if not reading.kind & UNTAKEN or start == 0:
@@ -59,9 +61,9 @@ def counts_for(candidate: Candidate, reading: Reading) -> bool:
 
 
 def step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
-    """Return the step of a filter for a path below the path that the rule itself matches.
+    """Return the step of a rule with a filter for a path below the rule's own path.
 
-    The paths `/$count` and `/$ref` accept the same queries as the collection before them.
+    A path that ends with `/$count` or `/$ref` accepts the same queries as the collection before this ending.
     """
     compiled = entry.compiled
     if compiled.hidden is None:
@@ -93,7 +95,7 @@ def _spells_out(pattern: Pattern, at: int) -> bool:
 
 
 def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
-    """Return True if `pattern` has an object id after the collection that ends the entry's own pattern.
+    """Return True if `pattern` has an object id directly after the collection that ends the entry's pattern.
 
     An id in a path is not a property.
     """

@@ -40,7 +40,7 @@ class HiddenProperties:
         return words | {_BATCH} if self.keeps_items else words
 
     def named_below(self, tail: Path) -> Naming:
-        """Return how `tail`, the path below an entity that the filter matches, names a property."""
+        """Return how a path below a filtered entity names a property."""
         if any(_leads_to(tail, path) for path in self._strip):
             return Naming.HIDDEN
         if self.keeps_items:  # such a path is a count, references, or a part of an item that may not be kept
@@ -52,7 +52,7 @@ class HiddenProperties:
         return Naming.NOTHING if self._is_listed(tail) else Naming.UNLISTED
 
     def named_within(self, wild: Path) -> Naming:
-        """Return how `wild`, the segments that match the pattern's last wildcards, names a property."""
+        """Return how the path segments in `wild` name a property."""
         tails = [wild[at:] for at in range(len(wild))]
         if any(_leads_to(tail, path) for path in self._strip for tail in tails):
             return Naming.HIDDEN
@@ -63,7 +63,7 @@ class HiddenProperties:
         return Naming.NOTHING if any(self._is_listed(tail) for tail in tails) else Naming.HIDDEN
 
     def lists(self, path: Path) -> bool:
-        """Return True if the end of `path` is in the allow list."""
+        """Return True if the filter's allow list contains the end of `path`."""
         return any(self._is_listed(path[at:]) for at in range(len(path)))
 
     def _is_listed(self, tail: Path) -> bool:
@@ -73,7 +73,7 @@ class HiddenProperties:
 def _leads_to(tail: Path, path: Path) -> bool:
     """Return whether the path `tail` begins with the property path.
 
-    In `tail`, an object id may follow each collection of the property path.
+    If the property path contains a collection, `tail` may have an object id after the name of the collection.
     """
     at = 0
     for index, part in enumerate(path):

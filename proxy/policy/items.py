@@ -1,17 +1,18 @@
-"""Cut items out of a response if the conditions of `items: {keep: …}` do not all hold.
+"""Remove items from a response unless all conditions of `items: {keep: …}` hold.
 
 - The items of a response are the elements of its `value` array. A document without a `value` array is one
   object, and the conditions are tested on the object itself. A document with properties in addition to
   `value` also counts as one object, because the filter would not evaluate these properties.
-- The conditions have three results. An item is removed if the result of a condition is INDETERMINATE. An item
-  without the property is removed too, even if `$select` left the property out. An item that is not an object
-  is also removed.
-- An entry of a delta response with only an id and `@removed` lacks the property too, and is removed. The
-  application may never have seen that id.
-- The count in a document is removed from every response, because it counts removed items. Links to the next
-  page stay, so that paging works; a page may be empty.
-- An object within an item is not an item. Conditions at a place (`members`) apply to the items or the object
-  that the property path leads to. An object that is not kept is removed together with its member.
+- Each condition has one of three results. If the result of a condition is INDETERMINATE, the filter removes
+  the item. The filter also removes an item that lacks the property of a condition, even if `$select` left
+  out this property. The filter also removes an item that is not an object.
+- An entry of a delta response with only an id and `@removed` lacks the property too, so the filter removes
+  the entry. The application may never have seen the id of this entry.
+- The filter removes the count from every document, because the count includes removed items. Links to the
+  next page stay, so that paging works; a page may be empty.
+- An object within an item is not an item. Conditions under `members` apply to the items or the object at the
+  property path. If the conditions do not keep an object there, the filter removes the member that contains
+  the object.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ItemNotFound(Exception):
 
 
 class ManyValues(ValueError):
-    """The response has more than one member named `value`."""
+    """A response that has more than one member named `value`."""
 
 
 class _Test:
@@ -53,7 +54,7 @@ class _Test:
 
 
 class _Place:
-    """The conditions on the items at one place in a response, and the places within these items."""
+    """Conditions on the items at one property path, and the property paths within these items."""
 
     __slots__ = ("inner", "tests")
 
@@ -63,7 +64,10 @@ class _Place:
 
 
 class ItemFilter:
-    """The item conditions of one filter, which can be applied to any number of responses."""
+    """The conditions that one filter sets on items.
+
+    An ItemFilter can be applied to any number of responses.
+    """
 
     def __init__(self, keep: Iterable[Kept]) -> None:
         self._root = _Place()
@@ -140,7 +144,7 @@ class _Cutting:
         self._cut(spans, kept)
 
     def _within(self, place: _Place, start: int) -> None:
-        """Find items within the JSON value that begins at `start`."""
+        """Search the JSON value that begins at `start` for items."""
         if not place.inner:
             return
         if self._text[start] == _OPEN_OBJECT:

@@ -105,14 +105,14 @@ def by_own_words(meaning: Meaning) -> Meaning:
 
 
 class MalformedSegment(ValueError):
-    """The segment of an OData path cannot be parsed."""
+    """The segment of an OData path is malformed and cannot be parsed."""
 
 
 class Aliases:
     """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit of the text that a path inserts.
 
-    An object id in a path can be an alias of two characters, so without the limit a path could insert a long
-    value many times.
+    An alias of two characters can stand for a long object id. So a short path could insert a long value many
+    times.
     """
 
     __slots__ = ("_room", "_values")
@@ -139,7 +139,10 @@ NO_ALIASES: Final = Aliases({}, 0)
 
 
 def fold(text: str) -> str:
-    """Normalise a name so that names are equal if a server may treat them as one (NFKC_Casefold, trimmed)."""
+    """Normalise a name (NFKC_Casefold, trimmed).
+
+    Names that a server may treat as the same name become equal.
+    """
     if text.isascii():
         return text.lower().strip(" ")
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
@@ -152,12 +155,12 @@ def folded_at_most(text: str) -> int:
 
 
 def folding_cost(text: str) -> int:
-    """Return the cost of `fold`, in characters outside ASCII; each such character takes about 40 ns."""
+    """Return the cost of folding a text: its number of characters outside ASCII. Each costs about 40 ns."""
     return 0 if text.isascii() else len(text) + _LIGATURE_COST * ligatures(text)
 
 
 def ligatures(text: str) -> int:
-    """Return the number of characters in the text that each expand to four or more characters.
+    """Return how many characters of the text expand to four or more characters each.
 
     Ordinary text has few characters that expand, and each takes time to fold.
     """
@@ -165,7 +168,7 @@ def ligatures(text: str) -> int:
 
 
 def trimmed(text: str) -> str:
-    """Remove blanks around a path segment, invisible characters, and `()` unless it follows a call."""
+    """Remove spaces around a path segment, invisible characters, and `()` that does not follow a call."""
     text = _visible(text).strip(" ")
     if _BARE_CALL.fullmatch(text) is not None:
         return text
@@ -211,7 +214,7 @@ def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
 
 
 class ColonForm(NamedTuple):
-    """One name of a path that contains the path of a file between colons, such as `root:/a/b:`."""
+    """One name of a path in which a file path stands between colons, such as `root:/a/b:`."""
 
     texts: list[str]
     files: frozenset[int]  # positions of segments that name files
@@ -219,10 +222,10 @@ class ColonForm(NamedTuple):
 
 
 def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
-    """Return each name of a path that contains file paths between colons.
+    """Return each name of a path with file paths between colons, such as `/root:/a/b:/content`.
 
-    A drive item that is addressed by its path is like an item that is addressed by its id. So
-    `root:/a/b:/content` and `items/x:/a/b:/content` are names for `items/{id}/content`.
+    Rules treat a drive item addressed by its path like a drive item addressed by its id. So
+    `root:/a/b:/content` and `items/x:/a/b:/content` count as names of `items/{id}/content`.
     """
     opening = next((at for at, text in enumerate(segments) if _opens_file_path(segments, at, text)), None)
     if opening is None:
@@ -261,7 +264,7 @@ def _moved(places: Iterable[int], by: int) -> list[int]:
 def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
     """Return the segments of a drive item that is addressed by its path.
 
-    In Microsoft Graph, the address `x:/a/b` is one id. In the address `items('x'):/a/b`, the name of the
+    Microsoft Graph treats the address `x:/a/b` as one id. In the address `items('x'):/a/b`, the name of the
     collection precedes the id.
     """
     call = _CALL.fullmatch(base)
@@ -277,7 +280,7 @@ def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
 
 
 def close_parentheses(segments: Sequence[str]) -> list[str]:
-    """Join path segments again if a slash was within a key or call, such as `search(q='a/b')`."""
+    """Join the path segments again that a slash within a key or call has split, such as `search(q='a/b')`."""
     return ["/".join(group) for group in _groups(segments)]
 
 

@@ -63,7 +63,7 @@ class Shaped(NamedTuple):
 
 
 def shapes_of(method: str, target: Target) -> list[Shaped] | None:
-    """Return the shapes of all path interpretations that rules must allow before the request is allowed.
+    """Return a shape for each path interpretation that rules must allow before they allow the request.
 
     Return None if a rule's path pattern cannot express one of the shapes. The argument `method` must be in
     capitals.
@@ -91,10 +91,10 @@ def looks_like_id(text: str) -> bool:
 
 
 def _narrowness(name: Name) -> tuple[bool, int, tuple[str, ...]]:
-    """Return the key by which the possible names of one path are sorted.
+    """Return the sort key that orders the possible names of one path.
 
-    Path names with more segments, for example with a type cast, sort first. Paths between colons sort last,
-    because they name files.
+    The name with the most segments comes first, for example a name with a type cast. A name that contains a
+    path between colons comes last, because this path names a file.
     """
     return any(word.endswith(":") for word in name.folded), -len(name.folded), name.folded
 
@@ -143,7 +143,10 @@ def _is_a_word(text: str, folded: str) -> bool:
 
 
 def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
-    """Return whether the segment after `before` is an object id; a POST may end with an action instead."""
+    """Return True if the segment after `before` is an object id.
+
+    The last segment of a POST may be an action instead.
+    """
     if word.startswith("$") or fold(word).startswith("microsoft.graph."):
         return False
     if looks_like_id(word) and fold(word) not in KNOWN_RESOURCES:  # names have no significant letter case

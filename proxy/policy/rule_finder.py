@@ -1,4 +1,7 @@
-"""Find the rules for a request, and for the requests that it implies, and make an evaluation plan of them."""
+"""Find the rules for a request and for the requests that it implies.
+
+Combine these rules into an evaluation plan.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ class RuleFinder:
         return self._word_of if self._of_things else self._words.get
 
     def known(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the segments that follow a path, with one placeholder for all segments that no rule has."""
+        """Return the segments below a path, with one placeholder for all segments that no rule contains."""
         word = self.word
         return tuple([each if each in _ANY_SEGMENTS else word(each) or "/" for each in words])
 
@@ -186,7 +189,7 @@ class RuleFinder:
     # Implied requests
 
     def plan_of_search(self, searched: str) -> Plan:
-        """Return the plan of the rules that block or filter possible results of a search, of any owner."""
+        """Return the plan of all rules that block or filter possible results of a search, of any owner."""
         found = self._wanted(SEARCHED.get(searched) or Searched(frozenset((searched, f"{searched}s"))))
         for index, transforms in self.things.finds(searched):
             entry = self._of_things[index]
@@ -205,7 +208,7 @@ class RuleFinder:
         return {index: found[index] for index in found if CONTENT in found[index].entry.pattern.segments}
 
     def _wanted(self, wanted: Searched) -> dict[int, Candidate]:
-        """Return a candidate, by rule index, for each rule that blocks or filters one of the wanted paths."""
+        """Return the candidates, by rule index, of all rules that block or filter one of the wanted paths."""
         found: dict[int, Candidate] = {}
         for entry in self._entries():
             compiled = entry.compiled
@@ -245,7 +248,7 @@ class RuleFinder:
         return Opening(cause, method, tuple(suffixes), of_any_drive, effect)
 
     def _spells_out(self, method: str, readings: Sequence[Reading], suffix: Suffix) -> bool:
-        """Return True if a rule that blocks or filters may spell out one of the extended paths."""
+        """Return True if a rule that blocks or filters may spell out a request path extended by `suffix`."""
         for reading in readings_below(readings, suffix):
             for name in reading.names:
                 found, above, perhaps = self.tree.find_any(name)
@@ -269,7 +272,7 @@ class RuleFinder:
         return _BelowThings(words, stricter | self._names_of_things, self.things, names)
 
     def fitting(self, implied: Implied) -> Implied:
-        """Return the implied request, with only those of its addresses that fit the schema best."""
+        """Return an implied request without the addresses that fit the schema worse than its best address."""
         if not self._of_things or len(implied.ways) < 2:
             return implied
         fits = [self._fit(way) for way in implied.ways]
@@ -300,7 +303,7 @@ class RuleFinder:
                 nodes.append(node.wildcard)
 
     def stricter_below(self, name: Name) -> bool:
-        """Return True if a write below the address may be blocked although the address itself is allowed."""
+        """Return True if rules may block a write below an address to which they allow a write."""
         if self._of_things:
             return True
         rests = [entry for entry in self.tree.find(name)[0] if entry.pattern.rest]
@@ -321,8 +324,8 @@ class RuleFinder:
     ) -> list[Candidate]:
         """Return the rules that match the path interpretation or may match it, in file order.
 
-        Each step of a rule occurs once in the result, even if several names match. `of_names` caches
-        candidates.
+        If several names of the path match one rule, the result contains each step of the rule only once.
+        `of_names` caches candidates.
         """
         best: dict[int, Candidate] = {}
         for name in reading.names:
@@ -387,7 +390,7 @@ class RuleFinder:
 
 
 class _BelowThings(Below):
-    """Names of segments below an address of a service whose schema has the relations of each type."""
+    """Path segments below an address, for a service whose schema declares the relations of each type."""
 
     def __init__(
         self, words: Set[str], stricter_words: Set[str], things: ThingRules, names: tuple[Name, ...]
@@ -404,7 +407,7 @@ class _BelowThings(Below):
 
 
 def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
-    """Return the step of a rule about schema things for a path to which the rule applies."""
+    """Return the step that a rule about schema elements takes for a path to which the rule applies."""
     if finding.kind == HIDES:
         return compiled.blocking
     step = compiled.step
@@ -430,7 +433,7 @@ class _BodyOf(Enum):
 class ImpliedOfPlan(ImpliedRules):
     """Finder of the implied requests for the requests of one evaluation plan.
 
-    The finder remembers the plans of the implied requests.
+    The finder caches the evaluation plans of the implied requests.
     """
 
     __slots__ = (
@@ -582,9 +585,9 @@ def _searching(compiled: CompiledRule) -> Step:
 
 
 def _opens(candidate: Candidate, reading: Reading) -> bool:
-    """Return True if the rule decides if the response may contain an address of content.
+    """Return True if the rule decides about an address in the response that opens content without a token.
 
-    The allow list of a filter itself determines which addresses the response contains.
+    The allow list of a filter itself decides which addresses the response contains.
     """
     if candidate.step.decision.verdict == "allow":
         return True
@@ -626,7 +629,7 @@ def _is_searched(pattern: Pattern, wanted: Searched) -> bool:
 
 
 def _may_hold(segments: Sequence[str | None], holders: Set[str]) -> bool:
-    """Return True if the path may end with a word of `holders`, or with an object id after that word."""
+    """Return True if the path may end with a word of `holders`, or with such a word and an object id."""
     last, before = (segments[-1], segments[-2]) if len(segments) > 1 else (None, None)
     if len(segments) < 2 or last in holders:
         return True

@@ -101,7 +101,7 @@ def _readable(app: SyncApp, listed: Iterable[msgspec.Raw]) -> tuple[SyncCredenti
 
 
 def credentials_of(app: App) -> tuple[Credential, ...] | None:
-    """Return an application's credentials in the snapshot; None if the snapshot has only its secret hashes.
+    """Return an application's credentials from the snapshot; None if the snapshot has only secret hashes.
 
     Expired credentials are at the end of the result.
     """

@@ -1,7 +1,8 @@
 """Pure state machine of a settings reload: its states, and the supervisor's actions between them.
 
-A reload replaces one generation of processes by another, which may be of another version of the program. The
-new processes wait at a start barrier until the old agent has ended, because only one agent may own the spool.
+A reload replaces the running processes by new processes, which may run another version of the program. The
+new processes wait at a start barrier until the old agent process has ended, because only one agent may own
+the spool.
 """
 
 from __future__ import annotations

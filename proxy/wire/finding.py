@@ -41,7 +41,7 @@ def masked(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """Return the findings as JSON without characters that could control a terminal."""
+    """Return the findings as JSON, with escapes in place of characters that could control a terminal."""
     return escaped(msgspec.json.encode({"status": worst(findings), "findings": findings}).decode())
 
 

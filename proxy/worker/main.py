@@ -125,7 +125,7 @@ def run_worker(
 
 
 class Worker:
-    """Owner of the state that all exchanges of a worker process share.
+    """Owner of the state that a worker process shares among all of its HTTP exchanges.
 
     The worker keeps the state of its exchanges up to date.
     """
@@ -217,8 +217,8 @@ class Worker:
         """Write the audit records of all current requests to the spool, and exit the process.
 
         `_end_at_once` is also the signal handler for a worker whose event loop does not respond to the
-        supervisor. Python runs the signal handler during the call that blocks the event loop. The code that
-        the signal handler interrupts does not continue.
+        supervisor. If a call blocks the event loop, Python runs the signal handler during this call. After
+        the signal handler, the interrupted code does not continue.
         """
         for connection in list(self._context.connections):
             with contextlib.suppress(Exception):
@@ -593,7 +593,7 @@ class Worker:
 def _threads(count: int) -> ThreadPoolExecutor:
     """Return a thread pool whose threads have all started.
 
-    So later work in the thread pool cannot fail because a thread cannot be created.
+    So the thread pool never has to create a thread later, which could fail.
     """
     executor = ThreadPoolExecutor(count, thread_name_prefix="worker")
     all_there = threading.Event()
@@ -611,7 +611,7 @@ def _give_way() -> None:
 def _affordable_connections(settings: Settings) -> int:
     """Return the number of client connections for which there are file descriptors.
 
-    A client connection above the affordable number gets a 503 response instead of no response.
+    If a worker already has as many clients as it can afford, a new client gets a 503 response.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.proxy.max_connections

@@ -1,4 +1,4 @@
-"""Tests of each HMAC-SHA256 check in the proxy, with published vectors and with nearly correct tags.
+"""Tests of each HMAC-SHA256 check in the proxy, with published vectors and with almost correct tags.
 
 The test vectors are from RFC 4231, RFC 7515 appendix A.1, and the HS256 group of Wycheproof's JSON Web
 Signature vectors. A JWS has the form of the canonical payload: text that contains one dot.

@@ -1,4 +1,4 @@
-"""Tests of schemas in a snapshot: loaded once, shared, and used only if each byte is as it was sent."""
+"""Tests of schemas in a snapshot: loaded once, shared, and rejected if a byte differs from the sent bytes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_snapshot_keeps_the_schemas_of_its_rulesets(tmp_path: Path) -> None:
 
 
 def test_a_release_without_schemas_refuses_the_file(tmp_path: Path) -> None:
-    """An older release without this check would ignore the parts of rules that need a schema."""
+    """A release before this check would ignore the parts of a rule that need a schema."""
     path = tmp_path / "snapshot.json"
     write_snapshot(path, with_schemas({"/v1.0": DIGEST}))
     assert path.read_bytes().startswith(b"graphward-snapshot 2 ")

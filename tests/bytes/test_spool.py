@@ -63,7 +63,7 @@ def segments(directory: Path) -> list[Path]:
 
 
 def read_all(directory: Path) -> list[bytes]:
-    """Return every record in the spool directory, one stream after another, as the reader returns them."""
+    """Return every record in the spool directory in the reader's order, one stream after another."""
     found: list[bytes] = []
     for path in segments(directory):
         reader = SegmentReader(path)
@@ -466,7 +466,7 @@ def test_drop_oldest_goes_on_and_counts_what_it_dropped(tmp_path: Path) -> None:
 
 
 def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:
-    """Another file fills the disk, such as a core dump that is larger than the whole audit budget."""
+    """Test of a disk that another program's file fills, such as a large core dump."""
     limit = 16 * MIN_SEGMENT_BYTES
     spool = writer(tmp_path, max_bytes=limit, when_full="drop-oldest")
     written = fill(spool, 2000)

@@ -60,7 +60,7 @@ FEW: Final = settings(
 
 @dataclass(frozen=True)
 class Running:
-    """A separate control plane, because the generated requests change its data."""
+    """A control plane of its own for generated requests, because these requests change its data."""
 
     console: str
     agent_api: str

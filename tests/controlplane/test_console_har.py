@@ -1,4 +1,4 @@
-"""Tests of HAR files in the console's editor: sent by a form, replayed and turned into rules."""
+"""Tests of HAR files in the console's editor: uploaded by a form, replayed and turned into rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of credentials of applications: which data proxies receive, when they end, and their last use."""
+"""Tests of application credentials: the data that proxies receive, expiry times, and the last use."""
 
 from __future__ import annotations
 

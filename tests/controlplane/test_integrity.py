@@ -158,7 +158,10 @@ def _cut(file: sqlite3.Connection) -> None:
 
 
 def _purge_before_the_first(file: sqlite3.Connection) -> None:
-    """Verification begins with link 1, so an event before link 1 would never be checked."""
+    """Verification begins with link 1.
+
+    If an event came before link 1, the verification would never check this event.
+    """
     file.execute("INSERT INTO chain SELECT org_id, 0, 'purge', chained_ms, position, count, '', x'',"
                  " CAST('{\"gone\":[0,1,2]}' AS BLOB), link, mac FROM chain WHERE number = 3")  # fmt: skip
     file.execute("DELETE FROM blocks WHERE position = 7")
@@ -346,7 +349,7 @@ AHEAD = "2026-11-21T12:01:00.000Z"
 
 @pytest.fixture
 async def aged(plane: Plane, proxy: ProxyClient) -> str:
-    """Store two blocks of events, in each of which the first and the last event have expired."""
+    """Store two blocks of events. In each block, the first and the last event have expired."""
     (org,) = proxy.org_ids
     for first in (1, 4):
         old, late = event(org, first), event(org, first + 2)
@@ -443,7 +446,7 @@ async def test_ingestion_and_purges_go_on_while_a_chain_is_walked(plane: Plane, 
 
 
 async def test_a_purge_that_is_cut_short_leaves_neither_half(plane: Plane, aged: str) -> None:
-    """A purge changes events and links in one transaction, so it removes both or neither."""
+    """One transaction purges the events and changes the chain links, so a failed purge changes neither."""
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         file.execute("CREATE TRIGGER t BEFORE UPDATE ON blocks BEGIN SELECT RAISE(ABORT, 'cut short'); END")
         file.commit()

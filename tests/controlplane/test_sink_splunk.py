@@ -1,4 +1,4 @@
-"""Tests of the Splunk sink: events that Splunk's collector accepts or refuses, and its responses."""
+"""Tests of the Splunk sink: its events, and its handling of the responses of Splunk's collector."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_what_the_collector_does_not_take_now_is_tried_again(
 
 
 async def test_what_an_operator_must_correct_makes_no_dead_letter(collector: SplunkCollector) -> None:
-    """A wrong token or index would make Splunk refuse every event."""
+    """If the token or index in the settings is wrong, Splunk refuses every event."""
     for changes, words in (
         ({"token": "other"}, "403 Forbidden: .*Invalid token"),
         ({"index": "secret"}, "Incorrect index"),

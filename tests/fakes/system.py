@@ -1,7 +1,7 @@
 """The whole system on one machine: fakes in this process, control plane and proxy as real processes.
 
 `async with System(directory) as system` gives addresses, applications with their credentials, and the command
-line. The demo runs this system, and so do tests that need the whole system.
+line. The demo and the tests that need the whole system run this system.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ class System:
 
     `applications` names each application's ruleset file; the environments override settings
     (`Audit__MaxBatchSize`). With `vault`, the client secret and the signing key are in a key vault, as in
-    production. Without `warm`, the control plane is started as an operator starts it, which takes a second
+    production. Without `warm`, the test starts the control plane by its usual command, which takes one second
     longer.
 
     `register` writes the organisation and the applications to the store before the control plane starts.
-    Without `register`, the command line adds the applications afterwards. With `console`, the control plane
-    serves the console at `console_url`. The servers of the system have certificates for the host names in
-    `names`.
+    Without `register`, the test adds the applications with the command line after the control plane has
+    started. With `console`, the control plane serves the console at `console_url`. The servers of the system
+    have certificates for the host names in `names`.
     """
 
     def __init__(

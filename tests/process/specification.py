@@ -173,7 +173,7 @@ class AgentClient:
     ) -> Reply:
         """Send a signed request to the agent API.
 
-        `replace` changes or removes header fields of the signature.
+        `replace` changes or removes the header fields that carry the signature.
         """
         changed = replace or {}
         fields = [
@@ -235,7 +235,7 @@ class Process:
         return self.log.read_text("utf-8", "replace")
 
     def until_said(self, pattern: str) -> str:
-        """Wait until the program has printed text that matches the pattern.
+        """Wait until the output of the program contains text that matches the pattern.
 
         Return the first group of the pattern's match.
         """
@@ -430,7 +430,7 @@ def whole_system(
     *,
     vault: bool = True,
 ) -> Iterator[Live]:
-    """Start the system with one application for each ruleset, which has the name of the ruleset."""
+    """Start the system with one application for each ruleset. Application and ruleset have the same name."""
     files = {}
     for name, text in rulesets.items():
         files[name] = directory / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""Tests that a lasting problem writes few log lines."""
+"""Tests that the agent writes few log lines about a problem that lasts long."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ time.time_ns = lambda: _time_ns() + _offset.unpack(_page)[0] * 1_000_000_000
 
 @dataclass
 class WallClock:
-    """A wall clock that only the processes of the proxy use.
+    """A wall clock that only the proxy's own processes read, so that a test can change its time.
 
     Programs outside the proxy have the true time.
     """
@@ -94,7 +94,7 @@ class Application:
 async def test_a_clock_that_is_set_back_makes_no_old_rules_good_again(
     tmp_path: Path, clock: WallClock
 ) -> None:
-    """Expired rules stay invalid for running processes and for new processes."""
+    """Rules that have expired stay invalid in running processes and in processes that start later."""
     environment = clock.environment | {"RuleSync__MaxStalenessSeconds": "3"}
     async with (
         whole_system(tmp_path, workers=1, environment=environment) as system,

@@ -58,7 +58,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
 
 
 def lines_on_stderr(stderr: str) -> list[str]:
-    """Return the lines of standard error, after a check that each line is meaningful alone."""
+    """Return the lines of standard error. Check first that each line makes sense without the other lines."""
     assert stderr.endswith("\n")
     lines = stderr.splitlines()
     assert all(
@@ -146,7 +146,7 @@ def test_audit_search(operator: Operator) -> None:
 def test_every_command_has_json_and_a_form_for_people(operator: Operator, command: str) -> None:
     """Each command, such as {org,proxy,ruleset,app} list/show, has `--json`.
 
-    Without `--json`, each command prints the same facts in a form for people.
+    Without `--json`, each command prints the same facts as lines for a person.
     """
     facts = operator.json(*command.split())
     assert isinstance(facts, dict)
@@ -191,7 +191,7 @@ def test_ruleset_rollback(operator: Operator) -> None:
     ],
 )
 def test_exit_status_and_standard_error(operator: Operator, status: int, command: str) -> None:
-    """The exit status of a command is 0 if done, 1 if the operation failed, 2 for usage or invalid input.
+    """Exit status of a command: 0 for success, 1 for a failed operation, 2 for usage or invalid input.
 
     The commands print errors to standard error, one line each.
     """
@@ -256,7 +256,7 @@ AccessToken = "the-access-token-itself"
 
 
 def test_a_proxy_that_cannot_start_is_status_1(tmp_path: Path) -> None:
-    """If the proxy's address is in use, the start ends with status 1, and one line names the address."""
+    """If another program uses the proxy's address, the proxy ends with status 1 and names the address."""
     status, lines = in_use("proxy", PROXY + f'[Admin]\nListen = "127.0.0.1:{free_port()}"\n', tmp_path)
     assert "in use" in lines[0]
     assert (status, len(lines)) == (1, 1)
@@ -530,7 +530,7 @@ def rules(path: str = "/v1.0/users", generated_at: str = "2026-11-21T04:25:58.12
 
 @pytest.fixture(scope="module")
 def reported(scripted: Scripted) -> FakeControlPlane:
-    """Return the proxy's reports on three requests: one allowed, one blocked, and one upstream fault."""
+    """Return a proxy's reports after three requests: one allowed, one blocked, and one upstream fault."""
     with scripted.running():
         until(scripted.ready)
         scripted.graph.raw_responses["/v1.0/users"] = RawResponse(
@@ -635,7 +635,7 @@ def test_event_field_by_field(reported: FakeControlPlane) -> None:
 
 
 def test_seq_counts_without_a_gap(reported: FakeControlPlane) -> None:
-    """The member `seq` counts a proxy instance's events of one organisation without a gap."""
+    """A proxy instance numbers the events of each organisation without a gap, in the member `seq`."""
     assert sorted(reported.seqs("org-1")) == [1, 2, 3, 4, 5, 6]
 
 
@@ -698,7 +698,8 @@ def test_past_max_staleness_traffic_is_refused_with_503(
 ) -> None:
     """The proxy refuses traffic with 503 `notReady` after `MaxStalenessSeconds` without a good sync.
 
-    Until `MaxStalenessSeconds` have passed, or if it is not set, the last good rules apply.
+    Until `MaxStalenessSeconds` have passed, or if `MaxStalenessSeconds` is not set, the last good rules
+    apply.
     """
     control = scripted.control
     control.sync_body = rules("/v1.0/users", "2026-11-23T00:00:00.000Z")
@@ -833,7 +834,7 @@ def evaluated(
     ],
 )
 def test_patterns(live: Live, target: str, verdict: str) -> None:
-    """The pattern `{name}` is one path segment, `*` one segment, and `**` the rest, which may be empty."""
+    """A pattern has `{name}` or `*` for one segment, and `**` for all remaining segments, if any."""
     assert evaluated(live, target) == verdict
 
 
@@ -890,7 +891,7 @@ def test_sources_of_a_request(live: Live) -> None:
 
 
 def test_sources_of_a_response(live: Live) -> None:
-    """Conditions of response rules also have the sources status, response_header and property."""
+    """A condition of a response rule also has the sources status, response_header and property."""
     assert evaluated(live, "/v1.0/r/status") == "r-status"
     live.upstream_says("/v1.0/r/status", b"{}", [JSON, ("request-id", "r")])
     assert evaluated(live, "/v1.0/r/status") == "passed"
@@ -941,7 +942,7 @@ def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
 
 
 def test_transforms_of_request_and_response_rules_combine(live: Live) -> None:
-    """A response `filter` adds to the request's filter: both strip lists apply, and allow lists intersect."""
+    """A response rule adds its `filter` to the request's: strip lists are merged, allow lists intersect."""
     item = b'{"A": 1, "a@odata.type": "x", "b": {"c": 2, "e": 3}, "d": 4, "f": 5}'
     body = b'{"value": [' + item + b'], "@odata.count": 1}'
     live.upstream_says("/v1.0/t/strip", body)
@@ -965,7 +966,7 @@ def test_a_transform_acts_on_2xx_responses(live: Live) -> None:
     ["phone", "PHONE", "phone/$value", "%70hone", "photo", "photo/$value", "microsoft.graph.user/phone"],
 )
 def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -> None:
-    """A request whose path names a hidden property itself is blocked by the rule that hides the property.
+    """A rule that hides a property blocks each request whose path names this property.
 
     A rule that hides a property blocks the property's path with or without /$value.
     """
@@ -992,7 +993,7 @@ def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -
     ],
 )
 def test_no_spelling_changes_a_verdict(live: Live, spelling: str) -> None:
-    """No spelling of a path can change a verdict.
+    """No spelling of the same path can change the verdict.
 
     The spellings use percent-encoding, dot segments, doubled slashes, letter case, OData key forms, type
     casts and empty parentheses.

@@ -1,4 +1,4 @@
-"""Tests that a wildcard in place of an object id matches no operation of the collection."""
+"""Tests that a wildcard for an object id does not match an operation of the collection."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class TestLambdaVariables:
 
 
 class TestStrings:
-    """Tests of string literals: servers differ in which quotes begin a string, and in how a string ends."""
+    """Tests of string literals in queries: servers differ in how a string literal begins and ends."""
 
     @pytest.mark.parametrize(
         "query",
@@ -210,7 +210,7 @@ class TestStrings:
 
 
 class TestWordsOfTheLanguage:
-    """Tests of a property with the name of an operator, a function or a literal: the position decides."""
+    """Tests of a property named like an operator, function or literal: its position in the query decides."""
 
     @pytest.mark.parametrize(
         ("word", "query"),
@@ -356,7 +356,7 @@ def test_a_stripped_property_as_a_key_is_a_probe(key: str) -> None:
 
 
 class TestEncodedQuestionMark:
-    """A server that decodes before it splits would read a query after an encoded question mark."""
+    """If a server decodes a path before it splits off the query, `%3F` starts a query."""
 
     @pytest.mark.parametrize("mark", ["%3F", "%3f", "%253F", "%25253F", "%EF%BC%9F"])
     @pytest.mark.parametrize("rest", ["$filter=mobilePhone eq '5'", "a=b&$orderby=mobilePhone"])

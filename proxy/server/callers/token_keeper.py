@@ -47,7 +47,7 @@ class TokenSettings:
 
 
 def kid_of(key: bytes) -> str:
-    """Return an identifier of the key that reveals nothing about the key."""
+    """Return an identifier of the key. The identifier does not reveal the key."""
     return hashlib.sha256(b"graphward-kid:" + key).hexdigest()[:16]
 
 
@@ -127,9 +127,9 @@ class TokenKeeper:
         self.ready = bool(keys)
 
     def use(self, rulebook: Rulebook) -> None:
-        """Check tokens against `rulebook` from now on.
+        """Check tokens with the rules in `rulebook` from now on.
 
-        The keeper checks all tokens again at their next use, so revoked tokens are no longer valid.
+        The keeper checks each token again at the token's next use, so a revoked token becomes invalid.
         """
         self._rulebook = rulebook
         self._forget()
@@ -194,7 +194,7 @@ class TokenKeeper:
     def issued_to(self, authorization: bytes | None, now: float) -> Caller | None:
         """Return the caller that a proxy token was issued to, even if the token has expired or was revoked.
 
-        Return None if `authorization` identifies no caller.
+        Return None if the header field `authorization` identifies no caller.
         """
         try:
             return self.caller(authorization, now)
@@ -280,7 +280,7 @@ def _parts_of(authorization: bytes) -> re.Match[bytes]:
 def _end_of(claims: Claims, caller: Caller, now: float) -> int | None:
     """Return the Unix time at which a token ends.
 
-    Return None if the secret behind the token was replaced, or if its credential has ended.
+    Return None if the secret or other credential behind the token is no longer valid.
     """
     if claims.cid is None:
         if caller.secret_version != claims.ver:

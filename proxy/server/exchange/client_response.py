@@ -34,7 +34,7 @@ class PassThrough(ResponseBody):
 
 
 def pass_on(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
-    """Send the head and the first piece of a response that the proxy does not examine."""
+    """Send the head and the first body bytes of a response that the proxy does not examine."""
     size = len(chunk)
     sized = response.length >= 0
     head = client_head(sink, response, KEPT if sized else CHUNKED)
@@ -51,7 +51,8 @@ def pass_on(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool
 def send_read(sink: ResponseSink, response: ResponseHead, body: bytes, changed: bytes | None) -> None:
     """Send a response that the proxy has read completely.
 
-    The client receives `changed` without content coding, or `body` as it arrived if `changed` is None.
+    The client receives `changed` without content coding. If `changed` is None, the client receives `body`
+    unchanged.
     """
     final = body if changed is None else changed
     head = client_head(sink, response, len(final), changed=changed is not None)
@@ -77,7 +78,7 @@ def client_head(sink: ResponseSink, response: ResponseHead, length: int, *, chan
 
 
 def may_have_links(sink: ResponseSink, response: ResponseHead) -> bool:
-    """Return True if the response may have links that an SDK would follow."""
+    """Return True if the response may contain links that an SDK would follow to more data."""
     return (
         response.length != 0
         and sink.context.rewrite_links

@@ -1,4 +1,4 @@
-"""Build the responses that the proxy makes itself: heads, and error bodies in the shape of Graph's."""
+"""Start a call of `maintain` that needs a segment of the spool and waits for the disk."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def id_fields(request_id: str, client_request_id: str | None) -> bytes:
 def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> dict[str, str]:
     """Return members of a token endpoint error, under the names that Entra uses.
 
-    Identity libraries of applications print these members of the error.
+    An application's identity library prints these members of a token endpoint error.
     """
     return {
         "timestamp": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
@@ -66,7 +66,7 @@ def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> 
 
 
 def _repeated(client_request_id: str | None) -> str | None:
-    """Return a client's request id if a response may repeat it.
+    """Return the request id that a client sent, if a response may repeat this id.
 
     An id that is long, or has other characters than printable ASCII, is left out.
     """
@@ -100,7 +100,10 @@ def refusal_response(
 def error_body(
     refusal: Refusal, *, request_id: str, client_request_id: str | None, contact: str, now: float
 ) -> bytes:
-    """Return the JSON error body of a refusal. `contact` names a contact for questions, or is empty."""
+    """Return the JSON error body of a refusal.
+
+    `contact` names the person or team to contact with questions, or is empty.
+    """
     error: dict[str, object] = {"code": refusal.code, "message": _message(refusal, contact)}
     if refusal.rule_id is not None:
         error["ruleId"] = refusal.rule_id
@@ -115,7 +118,7 @@ def error_body(
 
 
 def _message(refusal: Refusal, contact: str) -> str:
-    """Return the message of a refusal for the error body.
+    """Return the message for the error body of a refused request.
 
     The message states that Graphward, and not the upstream, responded.
     """

@@ -4,8 +4,9 @@ httptools checks each field (`field_lines`) and the method. This module checks t
 unambiguous request line, one valid Host, one way to delimit the body, and the fields that belong only to this
 connection (RFC 9110 §7.6.1). The module `request_head` does no input or output.
 
-An application sends the same fields with every request, except `client-request-id`. So the proxy parses all
-fields except `client-request-id` once per spelling, and remembers the result. The gain: `bench/test_head.py`.
+An application sends the same fields with every request, except `client-request-id`. So the proxy parses the
+fields other than `client-request-id` once for each set of field lines, and caches the result. The gain:
+`bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _VARYING: Final = VaryingLines((b"client-request-id",))  # spelled as every SDK 
 class UpstreamForm(NamedTuple):
     """Header fields as the upstream receives them.
 
-    `read` means that the fields request only content codings that the proxy can decode. `id_between` means
+    `read` is True if the request accepts only content codings that the proxy can decode. `id_between` means
     that the value of `client-request-id` belongs between `before` and `after`.
     """
 
@@ -147,7 +148,7 @@ class RequestFields:
 
 
 class RequestHead:
-    """Checked head of one request. `request_line` has the form that the upstream receives."""
+    """Validated head of one HTTP request. `request_line` has the form that the upstream receives."""
 
     __slots__ = ("client_request_id", "fields", "http10", "method", "request_line", "target")
 
@@ -257,7 +258,10 @@ def _remembered(section: bytes, layout: Layout) -> RequestFields:
 
 
 def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestFields:
-    """Return the fields of a header section. `section` begins with the CRLF that ends the request line."""
+    """Return the fields of a header section.
+
+    `section` begins with the CRLF at the end of the request line.
+    """
     fields = RequestFields(field_lines.read(section.split(b"\r\n")[1:-2]), id_at)
     _check_fields(fields, http10=http10)
     return fields

@@ -102,7 +102,7 @@ class ResponseReader:
     def next_head(self) -> ResponseHead | None:
         """Return the next response head of the connection.
 
-        Return None if the head is incomplete. Raise BrokenResponse if the head is malformed.
+        Return None if the head is incomplete. Raise BrokenResponse if the response head is malformed.
 
         After an informational head, another head follows. After a final head, the body follows.
         """

@@ -1,4 +1,4 @@
-"""Limit the memory that one worker buffers for its clients.
+"""Limit the number of bytes that one worker buffers for all of its clients.
 
 The budget counts bodies and responses that must be read completely, and output that clients have not read.
 
@@ -40,7 +40,7 @@ class BufferBudget:
         self.reserved -= size
 
     def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
-        """Count `size` unsent bytes of the slow client `reader`.
+        """Count `size` bytes that wait to be sent to the slow client `reader`.
 
         Return the number of slow clients that this call disconnected.
         """

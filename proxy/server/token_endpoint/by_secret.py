@@ -32,7 +32,10 @@ NOBODYS_HASH: Final = (
 
 
 def prove_by_secret(request: TokenRequest, client_id: str, secret: str) -> None:
-    """Respond at once to a known correct secret. Respond to other secrets after the argon2 comparison."""
+    """Respond at once if the client's secret was found correct before.
+
+    Respond to other secrets after the argon2 comparison.
+    """
     context = request.context
     caller = context.rulebook.callers.get(client_id)
     request.pending.caller = caller
@@ -84,7 +87,7 @@ def _compared(
 def _verified(request: TokenRequest, caller: Caller, digest: bytes, matching: str) -> None:
     """Respond to a client whose secret is correct. The active rules contain the application `caller`.
 
-    `matching` is the hash of this secret.
+    `matching` is the hash that matches the client's secret.
     """
     request.context.known_secrets.remember(digest, matching)
     secret = caller.secret_with(matching)

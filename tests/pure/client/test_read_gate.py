@@ -1,4 +1,4 @@
-"""Tests that a client connection reads while there is no reason to pause."""
+"""Tests that the proxy reads from a client connection while it has no reason to pause."""
 
 import asyncio
 from itertools import permutations

@@ -1,4 +1,4 @@
-"""Read before the token is revoked, write and read after that: sync and async credentials both recover."""
+"""Test that sync and async credentials recover after their token is revoked between two requests."""
 
 import asyncio
 import json
