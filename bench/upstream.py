@@ -1,6 +1,6 @@
-"""Upstream for machines without nginx and for uploads.
+"""Upstream server for benchmarks on machines without nginx, and for benchmarks of uploads.
 
-It responds to a GET with a user object, and discards bodies.
+The upstream responds to a GET with a user object, and discards request bodies.
 
 Every response has its own `request-id`, like the responses of Graph.
 """

@@ -35,7 +35,7 @@ def secret_id(app_id: str, version: int) -> str:
 
 
 def valid_name(name: str) -> str:
-    """Check a name, and return it unchanged.
+    """Check a name, and return the name unchanged.
 
     Raise InvalidName if the name is not valid, for example because it looks like an ID.
     """
@@ -55,7 +55,7 @@ def valid_name(name: str) -> str:
 
 
 def new_name(name: str, taken: Collection[str]) -> str:
-    """Check a new name, and return it unchanged.
+    """Check the name of a new object, and return the name unchanged.
 
     Raise InvalidName if a person could confuse the new name with a name that is taken.
 

@@ -85,7 +85,7 @@ def _imports_of(module: str, file: Path) -> Iterator[Import]:
 def _import_nodes(
     body: list[ast.stmt], *, at_module_level: bool
 ) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Yield each import statement, and True if an import of the module executes that statement."""
+    """Yield each import statement of a module, and True if importing the module executes the statement."""
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             yield statement, at_module_level

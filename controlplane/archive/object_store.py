@@ -25,7 +25,7 @@ class ObjectReader(Protocol):
         """Yield the names of the stored objects that begin with the prefix, sorted by their characters."""
 
     async def read(self, name: str) -> bytes:
-        """Return the bytes of the object with this name.
+        """Return the bytes of the stored object that has this name.
 
         Raise KeyError if the object does not exist, or StorageUnavailable if it can't be read.
         """

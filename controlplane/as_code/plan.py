@@ -72,7 +72,7 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
     @property
     def is_in_force(self) -> bool:
-        """Return True if a part of the change is active as soon as the plan is applied.
+        """Return True if a part of the change takes effect as soon as the plan is applied.
 
         In a change of an app, only a new value of `ruleset` needs an approval.
         """
@@ -99,7 +99,7 @@ class Difference(msgspec.Struct, rename="camel", frozen=True):
 
 
 def difference(wanted: Wanted, present: Present, *, prune: bool) -> Difference:
-    """Return the changes of a plan in the order in which they are made.
+    """Return the plan's changes in the order in which they are applied.
 
     Plans with equal changes have equal digests.
     """
@@ -136,8 +136,8 @@ def _digest(changes: list[Change]) -> str:
 def _org_changes(org: WantedOrg, present: PresentOrg, deleted: Sequence[Change]) -> Iterator[Change]:
     """Yield the changes within an organisation.
 
-    Apps are deleted first, so that a new app can get a similar name. Rulesets and schemas are deleted last,
-    because apps use them until the apps are changed.
+    The plan deletes apps first, so that a new app can get a name similar to the name of a deleted app.
+    Rulesets and schemas are deleted last, because apps use them until the apps are changed.
     """
     is_new = present is _NEW_ORG
     given: dict[str, Any] = {"retention": org.retention, "secondPerson": org.second_person}
@@ -283,7 +283,7 @@ def _credential_member(
 ) -> Iterator[Member]:
     """Yield the changes to one list of credentials of an app.
 
-    If the configuration omits the end of a credential, the end does not change.
+    If the configuration omits the end time of a credential, the end time does not change.
     """
     ends = {_fixed(each.wanted.facts): each.ends for each in held}
     facts = [each.facts for each in wanted]
@@ -305,7 +305,7 @@ def _with_end(facts: dict[str, Any], ends: str | None) -> dict[str, Any]:
 
 
 def _fixed(facts: Mapping[str, Any]) -> bytes:
-    """Return the facts of a credential as a text that is equal for equal facts."""
+    """Return the facts of a credential as text. Credentials with equal facts have equal texts."""
     return msgspec.json.encode(facts, order="sorted")
 
 
@@ -339,7 +339,7 @@ def _changes_outside(
 ) -> Iterator[Change]:
     """Yield the changes of a proxy or an operator, which belong to no single organisation.
 
-    `before` is None for a new thing, which starts enabled.
+    `before` is None for a new proxy or a new operator, which starts enabled.
     """
     is_new = before is None
     if enabled is not None and not (is_new and enabled):

@@ -162,7 +162,7 @@ def server(ctx: typer.Context) -> None:
 
 
 def _typed(program: str, config: Path | None, url: str | None, token_file: Path | None) -> Typed:
-    """Return the options before the command as they were typed, so that messages can print them again."""
+    """Return the options that precede the command exactly as typed, so that messages can print them again."""
     given = (("--config", config), ("--url", url), ("--token-file", token_file))
     return Typed(program, tuple(str(word) for pair in given if pair[1] is not None for word in pair))
 

@@ -138,7 +138,7 @@ def explain(
 def _explained_there(
     cli: Cli, source: str, org: str | None, sample: SampleRequest, response: ResponseFacts | None
 ) -> Explained:
-    """Call an operation of the control plane to explain a request, because the store has the schemas."""
+    """Explain a request by an operation of the control plane, because the store has the schemas."""
     from controlplane.operations.dry_runs import AnswerSample, ExplainRequest
     from controlplane.operations.dry_runs import explain as operation
     from proxy.wire.audit_event import rfc3339

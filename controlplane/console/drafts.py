@@ -233,7 +233,7 @@ async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> di
 
 
 async def _allow(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    """Insert a new first rule into the draft, which allows the request."""
+    """Insert a new rule, which allows the request, at the beginning of the draft."""
     method, target = draft.form.get("method", "GET"), draft.form.get("target", "").strip()
     yaml = await run_trial(actor, with_allowing_rule, draft.yaml, method, target)
     allowed = replace(draft, form={**draft.form, "yaml": yaml})

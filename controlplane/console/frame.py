@@ -79,7 +79,7 @@ _RETRY_SECONDS: Final = "5"
 def local_path(target: str) -> str:
     """Return the path of the page to open after a sign-in.
 
-    If the given text could lead to another web site, the result is the path of the overview.
+    If the given text could lead to another web site, return the path of the overview page instead.
     """
     return target if _LOCAL.fullmatch(target) else "/"
 

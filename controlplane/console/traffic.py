@@ -62,7 +62,7 @@ PERIODS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The period and the filter of the events that a page counts, with links to search for them."""
+    """The period and the filter of the events that a page counts, with links that search for these events."""
 
     request: PageRequest
     org: str | None
@@ -171,7 +171,7 @@ _USUAL: Final = "24h"
 
 
 def unknown_period(request: PageRequest) -> tuple[str, ...]:
-    """Return a sentence if the requested period is not valid, because the page then shows another period."""
+    """Return a notice if the requested period is invalid and the page therefore shows another period."""
     wanted = request.query.get("last", _USUAL)
     names = [each.name for each in PERIODS]
     return () if wanted in names else (f"Unknown period {wanted}: last must be one of {', '.join(names)}.",)

@@ -20,7 +20,7 @@ _MOST_NAMED: Final = 5
 
 
 def credentials(settings: Settings) -> list[Finding]:
-    """Return warnings about credentials that end within 7 days, or that ended while in use."""
+    """Return warnings about credentials that expire within 7 days, or that expired while in use."""
     now_ms = time.time_ns() // 1_000_000
     try:
         with store_rows(settings.store) as connection:

@@ -57,7 +57,7 @@ async def notes_on(
 ) -> tuple[str, ...]:
     """Return notes on possible mistakes in a search that found nothing.
 
-    `ids` maps a filter field and an id to the name of the thing.
+    `ids` maps a filter field and an object's id to the object's name.
     """
     by_field: dict[str, dict[str, str]] = {field: {} for field in BY_ID}
     for (field, known_id), name in ids.items():

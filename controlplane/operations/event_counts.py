@@ -104,7 +104,7 @@ class HistogramOfEvents(Response):
 
 @operation("audit.facets", "GET", "/audit/facets")
 async def facets(context: OperationContext, actor: Actor, request: CountValues) -> FacetList:
-    """Count the most frequent values of some fields of the audit events that match."""
+    """Count the most frequent values of some fields among the audit events that match the filter."""
     for name in request.fields:
         if name not in FIELDS or FIELDS[name].kind == "time":
             known = ", ".join(field.name for field in FIELDS.values() if field.kind != "time")

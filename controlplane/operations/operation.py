@@ -24,8 +24,8 @@ from controlplane.operations.context import OperationContext
 class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Typed request of an operation, from JSON or from path and query.
 
-    Members that the path of the operation names come from the request's path. All other members come from the
-    query of a GET request, or from the JSON body for other methods.
+    If the operation's path names a member of the request, the value of the member comes from the URL path.
+    Every other request member comes from the query of a GET request, or from the JSON body for other methods.
     """
 
 
@@ -176,7 +176,7 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Stream(Generic[Q]):
-    """An operation that only reads, and sends its response in pieces."""
+    """An operation that changes nothing, and sends its response in several pieces."""
 
     name: str
     path: str
@@ -192,7 +192,7 @@ class Stream(Generic[Q]):
 def stream(
     name: str, path: str, *media_types: str
 ) -> Callable[[Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]], Stream[Q]]:
-    """Return a decorator that makes a stream of a function, with the request type in its annotation."""
+    """Return a decorator that turns a function into a stream, with the request type in its annotation."""
 
     def made(function: Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]) -> Stream[Q]:
         return Stream(name, path, get_type_hints(function)["request"], media_types, function)

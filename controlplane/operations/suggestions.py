@@ -100,7 +100,7 @@ async def suggest_ruleset(context: OperationContext, actor: Actor, request: Sugg
 async def _observed(
     context: OperationContext, actor: Actor, selection: Selection, request: SuggestRuleset
 ) -> tuple[Observations, int, Reading]:
-    """Return the requests to allow, and the number of blocked requests that are not among them."""
+    """Return the requests that rules must allow, and the number of the remaining blocked requests."""
     observed, blocked = Observations(), 0
     reading = Reading(context, selection, None)
     former = FormerRules(context, actor, selection.org)

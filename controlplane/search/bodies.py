@@ -36,8 +36,8 @@ class Bodies:
     def read(self, position: int) -> bytes | None:
         """Return the text of an event.
 
-        Return None for an event that retention has deleted from the store. The index soon deletes its entry
-        for a deleted event.
+        Return None for an event that retention has deleted from the store. The index soon deletes its own
+        entry for an event that the store has deleted.
         """
         at = position - self._first
         if not 0 <= at < len(self._events):

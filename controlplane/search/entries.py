@@ -110,7 +110,7 @@ class Codes:
         return [known[value] for value in values]
 
     def texts(self, codes: Sequence[int | None]) -> list[str]:
-        """Return, for each code, the token that finds the events with that code."""
+        """Return, for each code, the search token of the events that have this code."""
         return [self._texts[code] for code in codes]
 
     def value(self, code: int) -> Any:

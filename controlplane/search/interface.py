@@ -35,7 +35,7 @@ class OutboxStore(Protocol):
     async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
         """Return the next range of events for the index. The range stays the same until finish() is called.
 
-        Return None if the index is no longer at the beginning of the range `wanted`.
+        Return None if the index's position is no longer the beginning of the range `wanted`.
         """
 
     async def finish(self, index: str, given: GivenOut) -> None: ...
@@ -99,12 +99,12 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """The most frequent values of each field among the newest matches.
+    """The most frequent values of each field among the newest events that match a search.
 
-    Each value has the number of the `counted` newest matches that have it.
+    Each value has a count: the number of events with this value among the `counted` newest matches.
 
-    Values that are equally frequent are sorted as text. The SQLite index compares up to 1,000 paths if they
-    are equally frequent.
+    Values that are equally frequent are sorted as text. If more than 1,000 paths are equally frequent, the
+    SQLite index compares only 1,000 of these paths.
     """
 
     fields: Mapping[str, tuple[tuple[str, int], ...]]
@@ -170,8 +170,8 @@ class SearchIndex(Protocol):
         """Remove up to `limit` events of the organisation from the index, and return their number.
 
         `newest` is the position of the last event that was received before `before_ms`. Events after the
-        position `newest` stay in the index. Of the events up to `newest`, remove those that happened before
-        `before_ms`, and those with an implausible time.
+        position `newest` stay in the index. Among the events up to the position `newest`, remove events that
+        happened before `before_ms` and events with an implausible time.
         """
         ...
 

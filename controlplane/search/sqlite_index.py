@@ -82,7 +82,7 @@ class _Connection:
             raise _unavailable(self._path, error) from error
 
     async def read(self, job: Callable[..., T], *given: object) -> T:
-        """Run the job with the data about the index that the connection keeps between searches."""
+        """Run the job with the index data that the database connection keeps between searches."""
 
         @telling_damage()
         def on_current(db: sqlite3.Connection) -> T:
@@ -141,7 +141,7 @@ class SqliteIndex:
         """Open the index, and replace a damaged index file with a new file.
 
         Call this method only if no other process uses the store. Another process would continue to use the
-        damaged file that was renamed.
+        damaged index file after this process renamed the file.
         """
         try:
             return await cls.open(path, store)
@@ -235,8 +235,8 @@ def _unavailable(path: Path, error: sqlite3.Error | OSError) -> IndexUnavailable
 def _put_aside(path: Path) -> Path:
     """Delete the SQLite log of the damaged index, then rename the index file.
 
-    The main file of the damaged index is renamed last. If the renaming is interrupted, the next start detects
-    the damage again.
+    The main file of the damaged index is renamed last. If the renaming of the index files is interrupted, the
+    next start detects the damage again.
     """
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -296,9 +296,9 @@ def _prepare(db: sqlite3.Connection, store: Path) -> str:
     """Return the id of the incarnation of the index in this file.
 
     Create the tables of the index again if the file has no index of this format. Also create the tables again
-    if the index has events that the store lacks, as after the restore of a backup. The store's newest
-    position is read while no other process can write the index. So at the time of that read, the store has
-    all events that are in the index.
+    if the index has events that the store lacks, as after the restore of a backup. The function reads the
+    store's newest position while no other process can write the index. So when the function reads the newest
+    position, the store has all events that are in the index.
     """
     if _format(db) != FORMAT or _reached(db) > _newest_stored(store):
         if _format(db) not in (0, FORMAT):

@@ -102,7 +102,7 @@ class Attempts:
             self.problem = None
 
     def masked(self, words: str) -> str:
-        """Return text that the receiver sent, without the secrets of the settings."""
+        """Return text that the receiver of the events sent, with the secrets of the settings removed."""
         return masked(words, self._secrets)
 
 

@@ -19,7 +19,7 @@ class KeyMaker(StrEnum):
 
 
 class Standing(Enum):
-    """The state of a pair of keys, compared with the other pairs of keys of its proxy."""
+    """State of one pair of a proxy's keys, compared with the other pairs of keys of the same proxy."""
 
     CURRENT = "the newest pair"
     BEFORE_RENEWAL = "the pair before a renewal whose keys were never used"

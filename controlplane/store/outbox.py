@@ -1,4 +1,4 @@
-"""The range of events that an index or an archive received from the outbox, until it is written."""
+"""The range of events that an index or an archive received from the outbox and has not finished writing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from controlplane.store.interface import GivenOut
 def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut | None:
     """Save the range of events that an index must write next, and return this range.
 
-    If the index has not finished an earlier range, return the earlier range. Return None if the index is not
-    at the beginning of the range any more, because another process wrote the range.
+    If the index has not finished an earlier range, return the earlier range. Return None if the index's
+    position is no longer the beginning of the range, because another process wrote the range.
     """
     connection.run(
         "INSERT INTO outbox_cursor (index_name, position) VALUES (?, 0) ON CONFLICT (index_name) DO NOTHING",
@@ -42,7 +42,7 @@ def finish(connection: Connection, index: str, given: GivenOut) -> None:
 def go_back(connection: Connection, index: str, position: int) -> None:
     """Move the cursor of an index back to the position, because the index lacks the later events.
 
-    After that, the index receives the later events again, in ranges with new tokens.
+    After the move, the index receives the later events again, in ranges with new tokens.
     """
     connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (position, index))
     connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))
@@ -51,7 +51,7 @@ def go_back(connection: Connection, index: str, position: int) -> None:
 def fix_range(connection: Connection, archive: str, after: int, upto: int) -> int:
     """Save the end of the range that the archive writes after the position, and return this end.
 
-    If the end of this range is saved already, return the saved end.
+    If the store already has an end for this range, return the stored end.
     """
     connection.run(
         "INSERT INTO outbox_ranges (index_name, after_position, upto_position, token) VALUES (?, ?, ?, '')"

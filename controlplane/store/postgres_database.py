@@ -4,7 +4,7 @@ Each write job is one transaction. A write job first acquires its locks. Each st
 rows that are committed when the statement begins (READ COMMITTED). Another job that could change these rows
 waits until the first job releases its lock. So a job that reads rows before it writes is as correct as in a
 database with a single writer. Jobs of one process that need the same lock wait without using a thread. So an
-organisation with many jobs leaves threads for the jobs of other organisations.
+organisation with many waiting jobs does not use up the threads that the jobs of other organisations need.
 
 A job runs again only if none of its changes can have been committed. If the connection is lost during the
 commit, the caller gets a StoreError. The proxy then sends the batch again, and the batch id shows whether the
@@ -16,8 +16,8 @@ transaction that takes positions first acquires a shared lock for positions and 
 A reader first reads the value of the sequence, and then the list of transactions that hold the shared lock.
 Each transaction that took a position up to the value of the sequence then holds the shared lock, or has
 ended. When all these transactions have ended, the value of the sequence is a settled position: a new reader
-sees all events up to this position. A reader does not wait for transactions without positions, or for other
-databases of the server.
+sees all events up to this position. A reader of events does not wait for transactions that hold no positions,
+or for transactions in other databases of the server.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class PostgresDatabase:
     async def settled(self) -> int:
         """Return the settled position of events.
 
-        Only one thread at a time reads this position from the database.
+        Only one thread at a time reads the settled position from the database.
 
         Callers that wait while another thread reads the position share the result of the next read.
         """
@@ -351,7 +351,7 @@ class _Settling:
         self._holders: frozenset[str] = frozenset()  # the transactions with a position up to `_given`
 
     def position(self, raw: psycopg.Connection[TupleRow]) -> int:
-        """Return the settled position of events.
+        """Return the settled position: a new reader sees all events up to this position.
 
         Wait a moment for the transactions that have taken positions for events: such transactions end soon.
         """

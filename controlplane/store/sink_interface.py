@@ -83,7 +83,7 @@ class SinkStore(Protocol):
         """
 
     async def retry_dead_letters(self, sink: str, positions: Collection[int] | None) -> int:
-        """Mark the sink's dead letters at these positions, or all of them, to be sent again.
+        """Mark the sink's dead letters at these positions, or all dead letters of the sink, to be sent again.
 
         Return their number.
         """

@@ -88,7 +88,7 @@ def _near_miss(
 
 
 class _Neighbours:
-    """Finds known names that differ from a name in one letter.
+    """Finder of known names that differ from a given name in one letter.
 
     Two names that differ in one letter have a shortened form in common.
     """
@@ -178,7 +178,7 @@ def _names_no_files(segment: str) -> bool:
 def _is_word(word: str) -> bool:
     """Return True if a path segment may be the name of a resource.
 
-    A file, an id or a function call can have any name.
+    The path segment of a file, an id or a function call can have any name.
     """
     return word.isalpha() and (word.isascii() or looks_like(word).isascii())
 

@@ -68,7 +68,7 @@ class Collector:
     ) -> None:
         """`collected` receives the records that were read, with the prefix of their request ids.
 
-        After a failed pass, `collected` receives the same records again.
+        After a failed pass, the function `collected` receives the records of that pass again.
         """
         self._spool = spool_directory(retention)
         self._use = DiskUse(retention)
@@ -152,7 +152,7 @@ class Collector:
         """Undo everything that a failed pass has written.
 
         On a full disk, the output of a failed pass would use the room that the next pass needs. Journal files
-        that are completely sent also use room that the next pass needs.
+        that are completely sent also use disk space that the next pass needs.
         """
         self._journal.rollback()
         self._used_up.clear()
@@ -234,7 +234,7 @@ class Collector:
         return self._spool / str(SegmentName(stream, number))
 
     def _collect_stream(self, stream: str, numbers: list[int]) -> tuple[bool, bool]:
-        """Return whether the state changed, and whether more records can be collected at once."""
+        """Return whether the state changed, and whether more records can be collected immediately."""
         reader = self._open.get(stream)
         if reader is None:
             reader = self._next_segment(stream, numbers)
@@ -279,7 +279,7 @@ class Collector:
         return bool(records)
 
     def _next_segment(self, stream: str, numbers: list[int]) -> SegmentReader | None:
-        """Return the segment at the cursor or the segment after it; None if no segment is in use yet."""
+        """Return the spool segment at the cursor or the next segment; None if no segment is in use yet."""
         cursor = self._journal.state.streams.get(stream)
         for number in numbers:
             path = self._path(stream, number)
@@ -348,8 +348,8 @@ class Collector:
     def _settle_unplaced(self, cursor: Cursor) -> None:
         """Assign an organisation to missing records whose organisation no segment header shows.
 
-        If the stream has only one organisation, the missing records belong to it. In a stream of several
-        organisations, the missing records are only counted.
+        If the stream has only one organisation, the missing records belong to that organisation. If the
+        stream has several organisations, the missing records are counted but assigned to no organisation.
         """
         if not cursor.unplaced:
             return
@@ -429,7 +429,7 @@ class Collector:
 def _by_organisation(cursor: Cursor, records: list[tuple[int, bytes]]) -> dict[str, list[Record]]:
     """Return the readable records, grouped by organisation.
 
-    Count the unreadable and the missing records in the cursor.
+    Add the unreadable and the missing records to the counts in the cursor.
     """
     found: dict[str, list[Record]] = {}
     for ordinal, payload in records:

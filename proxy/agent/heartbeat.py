@@ -1,4 +1,4 @@
-"""Heartbeats: one message to the control plane with the state of each part of this proxy."""
+"""Heartbeats: one message to the control plane with the state of every component of this proxy."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,8 @@ class HeartbeatSender:
     async def _until_due(self) -> None:
         """Wait for one interval.
 
-        End the wait early if the workers apply other rules, so that this change is reported soon.
+        If the workers apply other rules, end the wait early, so that the heartbeat soon reports the change of
+        rules.
         """
         ends = time.monotonic() + jittered(self._sync.interval, 0.9)
         report = self._enforced

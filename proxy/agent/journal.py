@@ -119,7 +119,7 @@ class Journal:
     def saves(self) -> int:
         """Number of saves of the journals' state to disk.
 
-        Two saves overwrite both slots of the state.
+        The state on disk has two slots, and each save overwrites one slot. So two saves overwrite both slots.
         """
         return self._state_file.generation
 
@@ -164,8 +164,8 @@ class Journal:
         """Number the pending events again from 1 for this proxy if an earlier identity numbered them.
 
         The control plane expects the events of each proxy to count from 1, so it would report the earlier
-        numbers as missing. `before` names the earlier identity if the saved state, which an earlier release
-        wrote, does not name it.
+        numbers as missing. `before` is the earlier identity, for a saved state that an earlier release wrote
+        without an identity.
         """
         before = self.state.proxy_id or before or proxy_id
         if before != proxy_id:
@@ -346,7 +346,7 @@ class Journal:
             self._save()
 
     def give_up_sent(self) -> bool:
-        """Delete journal files that are completely sent, including those that may still grow.
+        """Delete journal files that are completely sent, including journal files that may still grow.
 
         With a thousand organisations, completely sent files can fill the whole disk budget. Return True if
         any file was deleted.
@@ -440,7 +440,7 @@ class Journal:
     def _verify(self, org_id: str, organisation: OrganisationState, file: JournalFile) -> bool:
         """Return True if the journal file has its committed length.
 
-        If the file is shorter than that length, keep its valid lines and record the gap.
+        If the journal file is shorter than its committed length, keep the valid lines and record the gap.
         """
         path = self._path(org_id, file.first)
         try:
@@ -564,7 +564,7 @@ class Journal:
         self.verify_files()
 
     def _has_history(self) -> bool:
-        """Return True if the audit directory was in use before.
+        """Return True if an earlier process used the audit directory.
 
         At a first start, the directory has no state and no other files.
         """
@@ -610,7 +610,7 @@ class Journal:
 class _JournalGoneError(OSError):
     """The last file of a journal is missing or shorter than its committed length.
 
-    `verify_files` handles the lost file later.
+    The method `verify_files` later handles the missing or short file.
     """
 
     def __init__(self, org_id: str, first: int) -> None:
@@ -671,7 +671,7 @@ def _good_lines(data: bytes, limit: int | None) -> tuple[int, list[int]]:
 def _renumbered(lines: bytes, earlier: int) -> bytes:
     """Subtract `earlier` from the `seq` of each event line.
 
-    JSON escapes quotes within text, so the pattern for `seq` matches only members of an object.
+    JSON escapes quotes within a text, so the pattern for the member `seq` never matches within a text.
     """
     return _SEQ.sub(lambda found: b'"seq":%d' % (int(found[1]) - earlier), lines)
 

@@ -258,7 +258,8 @@ class Shipper:
     async def _reused(self, delivery: _Delivery, batch: Batch) -> float:
         """Send the events of the batch under a new batch id.
 
-        The control plane has other events under the old id, so the events of this batch would be lost.
+        The control plane already has other events under the old batch id, so the events of this batch would
+        be lost.
         """
         self.reused_ids += 1
         log.error(
@@ -308,9 +309,9 @@ class Shipper:
     ) -> float:
         """Send two halves of a batch that was too large.
 
-        This response needs no proof: a gateway with a smaller limit may send it, or a control plane that
-        stopped reading and cannot sign. Splitting a batch loses no event. A batch is quarantined only if the
-        response proves that the control plane refused the batch.
+        A "too large" response needs no signature. A gateway with a smaller limit may send this response, or a
+        control plane that stopped reading and cannot sign. Splitting a batch loses no event. A batch is
+        quarantined only if the response proves that the control plane refused the batch.
         """
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):

@@ -1,4 +1,4 @@
-"""Keys of proxy tokens from the vault: the version that signs now, and the other versions that are accepted.
+"""Keys from the vault for proxy tokens: the key version that signs now, and the other accepted versions.
 
 Every proxy of a fleet derives the same keys from the vault alone, no matter when the proxy was started. A
 newer version of the key is accepted once the proxy has read it. The newer version signs only when every other
@@ -155,7 +155,7 @@ class SigningKeyKeeper:
 
 
 def _as_key(text: str) -> bytes:
-    """Encode the text of a signing key.
+    """Encode the text of a signing key as bytes.
 
     Text with a lone surrogate can't be a key, so the function returns no bytes for it.
     """
@@ -171,8 +171,8 @@ def in_force(
     """Return the key version that signs, then the other accepted versions, newest first.
 
     The oldest usable version signs until the next version has existed for `settle` seconds. The oldest
-    version is then accepted for a token's lifetime and another `settle` seconds, for proxies that read the
-    next version late.
+    version then stays accepted for a token's lifetime and `settle` seconds more, because some proxies read
+    the next version late.
     """
     usable = sorted(
         (each for each in versions if each.enabled and now < each.expires_at),

@@ -1,8 +1,8 @@
 """Encode the payload of an audit record, and truncate a payload that is larger than a spool segment holds.
 
 In a truncated record, facts that the proxy decided take precedence over texts of the application or the
-upstream. So even a path of 64 KB cannot hide the rule that the request matched. A truncated field of an audit
-record states how many bytes or items are missing.
+upstream. So even a path of 64 KB does not displace the matching rule from the audit record. A truncated field
+of an audit record states how many bytes or items are missing.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _cut_list(items: tuple[str, ...], room: int) -> tuple[tuple[str, ...], int]:
 def _cut_text(text: str, room: int) -> str:
     """Return the start of the text that fits into `room` bytes of JSON.
 
-    Add a mark to the text if a part of it is missing.
+    Add a mark to the text if a part of the text is missing.
     """
     if _size(text, room) <= room:
         return text

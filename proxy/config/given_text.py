@@ -46,7 +46,7 @@ def text_of(data: bytes) -> str:
 
 
 def secret_of(text: str) -> str:
-    """Return the secret itself, without a byte order mark before it and without a line end after it."""
+    """Return the secret without a byte order mark at its start and without a line end at its end."""
     return text.removeprefix(_MARK_CHAR).rstrip("\r\n")
 
 
@@ -79,7 +79,7 @@ def _kind(char: str) -> str:
 
 
 def other_encoding(data: bytes) -> str:
-    """Return UTF-16 or UTF-32 if a byte order mark or zero bytes show that encoding; empty for other text."""
+    """Return UTF-16 or UTF-32 if a byte order mark or zero bytes show it, else an empty text."""
     if data.startswith(_UTF32_MARKS) or _zeros(data) in ((1, 1, 1, 0), (0, 1, 1, 1)):
         return "UTF-32"
     if data.startswith(_UTF16_MARKS) or _zeros(data)[:2] in ((1, 0), (0, 1)):

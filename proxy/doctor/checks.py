@@ -44,7 +44,7 @@ async def _one(check: Check) -> Sequence[Finding]:
 
 
 def in_thread(look: Callable[[], Sequence[Finding]]) -> Look:
-    """Return a check that runs in a thread, because the given check waits for the disk."""
+    """Return a check that runs the given check in a thread, because the given check waits for the disk."""
 
     async def looked() -> Sequence[Finding]:
         return await asyncio.to_thread(look)

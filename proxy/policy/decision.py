@@ -1,7 +1,7 @@
 """Derive the verdict and its reason from the facts of a request and of the response.
 
-An evaluation plan contains the rules for one HTTP method and one path. A plan has one lane for each
-interpretation of the path. A lane is a list of rules in file order, evaluated until a rule decides. The
+An evaluation plan contains the rules for one HTTP method and one path. An evaluation plan has one lane for
+each interpretation of the path. A lane is a list of rules in file order, evaluated until a rule decides. The
 strictest verdict of all lanes of the plan is the verdict of the request.
 """
 
@@ -147,7 +147,7 @@ class Lane:
     def _with_logged(self, decision: Decision, logged: tuple[str, ...]) -> Decision:
         """Return the decision together with the ids of the rules that only log.
 
-        The combined decision is remembered, because the same rules log again and again.
+        The function remembers the combined decision, because the same log rules match many requests.
         """
         key = (decision.rule_id, decision.verdict, logged)
         known = self._logged.entries.get(key)
@@ -452,7 +452,7 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
 
 
 def _can_hide(transforms: Transforms | None, place: str) -> bool:
-    """Return False if, because of `$expand=*`, the place of the properties to hide is unknown.
+    """Return False if the position of the properties to hide is unknown because of `$expand=*`.
 
     Transforms by type do not need the place of the properties in the response.
     """

@@ -1,7 +1,7 @@
 """Find the requests that a request implies by expanding, naming, binding, creating, subscribing or searching.
 
 Rules evaluate each implied request like a request that the client sends itself. If the path alone does not
-show that it leads to a collection, an implied request has several addresses. For example, `GET
+show that an address is a collection, an implied request has several possible addresses. For example, `GET
 /groups?$expand=members` reads `/groups/{any}/members`.
 """
 
@@ -58,7 +58,7 @@ _HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # a host, with or
 
 
 class Searched(NamedTuple):
-    """Words that find the rules for a type of a Microsoft Search request.
+    """Words in path patterns that identify the rules for one type of a Microsoft Search request.
 
     The path patterns of rules for a searched type end with a word of `words`, or with `**` after a word of
     `holders`. The path patterns of rules for a searched type contain a word of `among`, and no word of
@@ -303,7 +303,7 @@ def _implied_below(
 ) -> Implied:
     """Return an implied request below the target's address, or below an object id after that address.
 
-    The request path does not show if the address is a collection of objects with ids.
+    The request path does not show if the target's address is a collection of objects with ids.
     """
     known = options or {}
     ways: list[Way] = []
@@ -358,9 +358,9 @@ def _name_below(name: Name, added: tuple[str, ...]) -> Name:
 
 
 def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
-    """Find those words in query options that the paths of a rule spell out.
+    """Find, in query options, the words that a rule's path pattern spells out.
 
-    A query option that is too long is treated as if it named every word that a rule spells out.
+    A query option that is too long is treated as if it contained every word that a rule's path spells out.
     """
     for option in _NAMING:
         for text in target.options.get(option, ()):
@@ -526,7 +526,7 @@ def may_imply(body: bytes, words: Set[str]) -> bool:
 
 
 def implied_by_members(request: RequestFacts, below: Below) -> Iterator[Implied]:
-    """Yield the requests for relations that the members of a written entity bind or create.
+    """Yield an implied request for each relation that a member of a written entity binds or creates.
 
     Raise MalformedBody.
     """

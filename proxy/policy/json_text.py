@@ -23,7 +23,7 @@ class JsonTextError(ValueError):
 
 
 class TooDeep(JsonTextError):
-    """The JSON text has more levels of objects and arrays than every parser accepts."""
+    """The JSON text has more levels of objects and arrays than some parsers accept."""
 
 
 class Member(NamedTuple):
@@ -70,7 +70,7 @@ WHITESPACE = re.compile(rb"(?:\A" + MARK + rb")?\s*+")
 def validate(text: bytes) -> None:
     """Raise JsonTextError unless `text` is strictly valid JSON.
 
-    The text must be UTF-8, with or without a byte order mark, and at most MAX_LEVELS deep.
+    The text must be in UTF-8, with or without a byte order mark, and nested at most MAX_LEVELS deep.
     """
     if not is_utf8(text):
         raise JsonTextError("the text is not UTF-8")
@@ -148,8 +148,8 @@ def run_of_members_but(names: Iterable[str], *, scalars: bool = False) -> re.Pat
 
     The match can start at any place between members, and may be empty. The match stops before a member named
     like one of `names`, in any letter case and with or without an annotation. The match also stops before any
-    member whose name must be decoded. With `scalars`, the match also stops before a member whose value is an
-    object or array.
+    member whose name contains JSON escapes and must be decoded. With `scalars`, the match also stops before a
+    member whose value is an object or array.
     """
     alternatives = []
     for name in names:

@@ -1,7 +1,7 @@
 """Redact the secrets of a query, and mark the places where text was cut.
 
-The mark `…[N more]` ends a text or list that was cut. In the mark, N is the number of characters or items
-that were removed.
+The mark `…[N more]` ends a text or list that was cut. In the mark `…[N more]`, N is the number of removed
+characters or items.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Decide if a path reaches a schema thing (type, member or operation) that a rule names.
 
-A blocking rule holds if any step of the path has, or may have, the type of a named thing. Everything below a
-schema thing in a path is a part of that thing. A rule that allows is stricter than a rule that blocks. An
-allowing rule holds only if it certainly names the end of the path. An allowing rule must also name each
-relation on the path that only refers to its objects and does not contain them.
+A blocking rule holds if any step of the path has, or may have, the type of a thing that the rule names. In a
+path, everything below a schema thing counts as a part of that schema thing. A rule that allows is stricter
+than a rule that blocks. An allowing rule holds only if it certainly names the thing at the end of the path.
+An allowing rule must also name each relation on the path that refers to objects without containing these
+objects.
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
 
 
 def step_number(path: ReachedPath, at: int) -> int:
-    """Return the number of a path's step as it is shown to people.
+    """Return the number of a path's step, counted as the steps are shown to people.
 
     Object ids, casts and options do not count as steps, because each is part of the preceding step.
     """

@@ -2,13 +2,11 @@
 
 The emergency stop file works also while the control plane is unreachable.
 
-    # who, when and why
-    app hr-sync          by id, client id or name
-    org Contoso          by id or name
+# who, when and why app hr-sync by id, client id or name org Contoso by id or name
 
 An emergency stop file without a line for an application or organisation, or with the line `all`, stops
-everything. A file that cannot be read, or that has an invalid line, also stops everything: its author wanted
-less traffic, not more.
+everything. An unreadable emergency stop file, or an invalid line in it, also stops everything, because the
+author of the file wanted less traffic.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _MAX_BYTES: Final = 1024 * 1024
 class KillOrder:
     """Content of the emergency stop file, with the names as written.
 
-    Only the rules map the names in the emergency stop file to ids.
+    Only the rules contain the ids of the names in the emergency stop file.
     """
 
     everything: bool = False

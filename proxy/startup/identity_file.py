@@ -36,10 +36,10 @@ class Keys(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Enrolling(msgspec.Struct, frozen=True, rename="camel", tag="enrolling", tag_field="state"):
-    """State of an identity before the response to the enrolment request.
+    """State of the proxy's identity before the control plane's response to the enrolment request.
 
-    The id of the request is written before it is used, so that a lost response does not create a second
-    proxy.
+    The id of the enrolment request is stored before the request is sent, so that a lost response does not
+    create a second proxy.
     """
 
     enrolment_id: str
@@ -57,7 +57,7 @@ class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_
 
 
 class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_field="state"):
-    """State of an identity before the response to the key renewal request.
+    """State of the proxy's identity before the control plane's response to the key renewal request.
 
     The key renewal request with the stored id may already have been sent.
     """
@@ -149,7 +149,7 @@ def lock_identity(path: Path) -> int:
 
 
 def keys_in(path: Path) -> Keys | None:
-    """Return the API key and HMAC secret in the identity file; None if it has none or can't be read."""
+    """Return the API key and HMAC secret in the identity file; None if it is unreadable or has neither."""
     try:
         return keys_of(read_identity(path))
     except IdentityUnusable:

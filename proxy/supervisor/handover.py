@@ -1,8 +1,8 @@
 """Handover to another version of the proxy by exec, which keeps process id, sockets, lock and children.
 
 The supervisor checks the new version in a separate process, and executes the new version only if the check
-succeeds. The proxy refuses no connection during the change of version. The old workers continue to accept
-connections from the same sockets that the new workers receive.
+succeeds. The proxy refuses no connection during a handover to another version. The old workers continue to
+accept connections from the same sockets that the new workers receive.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def received(environment: MutableMapping[str, str]) -> Handover | None:
 
 
 def become_new_version(handover: Handover) -> None:
-    """Replace the program of this process by the new version.
+    """Replace the program of this process with the program of the new version.
 
     If exec fails, restore the previous state and raise OSError.
     """
@@ -145,8 +145,8 @@ def problems_of_taking_over(
 def _descriptors_needed(own: Own, listen: Sequence[Address], workers: int) -> int:
     """Return the number of file descriptors that the supervisor, and so each child, needs after a handover.
 
-    Each worker needs a listening socket for each address, two ends of a channel, and a pipe until it is
-    ready.
+    Each worker needs a listening socket per address, two ends of a channel, and a pipe that is open until the
+    worker is ready.
     """
     adopted = min(own.workers, workers) * sum(1 for address in listen if str(address) in own.addresses)
     made = workers * len(listen) - adopted + 3 * workers
@@ -199,9 +199,9 @@ def own_directory(directory: Path, held: int | None) -> int:
 
     `held` is the lock on the directory that this process already holds.
 
-    The lock is on the directory itself, so it also works on a full or read-only disk. Only the supervisor
-    process holds the lock. The supervisor's children close the lock, so that none of them blocks a later
-    proxy.
+    The lock is on the directory and not on a file in the directory, so it also works on a full or read-only
+    disk. Only the supervisor process holds the lock. The supervisor's children close the lock, so that no
+    child blocks a proxy that starts later.
     """
     try:
         make_directory(directory)

@@ -66,7 +66,7 @@ class StartError(Exception):
 
 @dataclass(eq=False)
 class Generation:
-    """Processes with one reading of the settings, and the channels between these processes."""
+    """Processes that started with the same loaded settings, and the channels between these processes."""
 
     settings: Settings
     channels: list[tuple[socket.socket, socket.socket]]
@@ -249,7 +249,7 @@ class Supervisor:
         return run
 
     def _await_start_barrier(self, generation: Generation) -> None:
-        """Wait in a new process until the old agent has ended, if there is one."""
+        """Wait, in a new process, until the old agent has ended; return at once without an old agent."""
         if self._reload is not None and self._reload.new is generation:
             self._reload.await_barrier()
 
@@ -258,7 +258,7 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         """Start the child process now, or later if the start fails.
 
-        If processes or file descriptors are missing, the running processes must continue.
+        If the host has no free process or file descriptor, the processes that already run must continue.
         """
         try:
             self._fork(child)
@@ -502,8 +502,9 @@ class Supervisor:
 
         The old processes serve requests until the new processes can serve them.
 
-        While a reload is under way, this method is called only after an upgrade whose processes can't serve.
-        After a failed upgrade, the new processes replace the processes that can't serve.
+        During a reload, the supervisor calls this method only after an upgrade whose new processes can't
+        serve requests. After a failed upgrade, the new processes replace the processes of the failed version,
+        which can't serve requests.
         """
         last, under_way = self._generation, self._reload
         half = self._count if last.pages[0] is self._pages.workers[0] else 0
@@ -572,7 +573,7 @@ class Supervisor:
         self._reload = None
 
     def _with_fixed(self, wanted: Settings) -> Settings:
-        """Return new settings with the old values of settings on which other processes of this proxy rely."""
+        """Return the new settings, but with the old value of each setting on which running processes rely."""
         audit, proxy = self._settings.audit, self._settings.proxy
         fixed = {
             "Proxy.Listen": proxy.listen != wanted.proxy.listen,
@@ -694,7 +695,7 @@ def _local_keys(settings: Settings) -> tuple[bytes, ...]:
 
 
 def _become_child(child: Child, writing: int, parent: int) -> None:
-    """Run the child's side of a fork of the supervisor. It never returns."""
+    """Run the child process after a fork of the supervisor. It never returns."""
     code = 1
     try:
         libc = ctypes.CDLL(None)

@@ -72,8 +72,8 @@ def sign_unchanged(secret: bytes, request_signature: str, version: str) -> str:
     """Return the signature of a 304 over the version that the control plane found unchanged.
 
     The request signature does not cover If-None-Match. Without a signature of the version, an intermediary
-    could replace If-None-Match by the ETag of a newer version. The proxy would then receive a signed 304 for
-    that newer version and keep rules that were withdrawn.
+    could replace If-None-Match by the ETag of a newer version. With the newer ETag, the proxy would receive a
+    valid signed 304 and keep rules that were withdrawn.
     """
     payload = f"unchanged.{request_signature}.{version}"
     return hmac.new(secret, payload.encode("utf-8", "surrogatepass"), sha256).hexdigest()

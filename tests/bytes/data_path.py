@@ -409,7 +409,7 @@ async def data_path(
 
 
 def silent(asked: list[UpstreamPeer]) -> Script:
-    """Read one request head, add the peer to `asked`, and leave the response to the test."""
+    """Read one request head, add the peer to `asked`, and let the test send the response."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()

@@ -76,7 +76,10 @@ class Console:
         pytest.fail("no sign-in is on record")
 
     async def record_of(self, cause: str) -> dict[str, str]:
-        """Wait until the newest sign-in in the operator log has this `singleSignOn`. Return its record."""
+        """Wait until the newest sign-in in the operator log has this value of `singleSignOn`.
+
+        Return its record.
+        """
         for _ in range(1000):
             if (found := await self.last_record()).get("singleSignOn") == cause:
                 return found

@@ -1,4 +1,4 @@
-"""Tests of the event archive: its content, and that the archive alone reveals each change of itself."""
+"""Tests of the event archive: its content, and that the archive alone shows any later change to it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def body(org_id: str, number: int) -> bytes:
 
 
 async def put(store: SqlStore, org_id: str, numbers: Iterable[int], *bodies: bytes) -> list[bytes]:
-    """Store a batch of events with these numbers, or a batch of events with these bodies."""
+    """Store a batch of events that have either the given numbers or the given bodies."""
     numbers = list(numbers)
     events = list(bodies) or [body(org_id, number) for number in numbers]
     ids = [f"event-{number}" for number in numbers]

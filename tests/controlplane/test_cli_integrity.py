@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 async def config(tmp_path: Path) -> Path:
-    """Two organisations with events, which a server stored before it stopped."""
+    """Two organisations whose events a server stored before the server stopped."""
     async with started(tmp_path, FakeClock()) as plane:
         for name in ("acme", "beta"):
             org = await plane.org(name)

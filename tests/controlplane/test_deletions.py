@@ -392,7 +392,10 @@ async def test_the_console_says_what_goes_before_and_who_did_it_after(
 async def test_deletions_among_syncs_and_changes_leave_no_half(
     context: OperationContext, plane: Plane
 ) -> None:
-    """The first of two operators succeeds, the second gets an error, and no sync names a deleted object."""
+    """The first of two operators succeeds, and the second operator gets an error.
+
+    No sync names a deleted object.
+    """
     proxy = await plane.proxy("edge-1", "acme")
     names = [f"app-{number}" for number in range(6)]
     made = [(await plane.inventory.add_app(name, "acme", "hr")).app for name in names]

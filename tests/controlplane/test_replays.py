@@ -429,7 +429,7 @@ async def test_what_a_suggested_filter_blocks_is_left_out_and_never_shown_whole(
 
 
 async def test_a_suggested_filter_hides_what_its_rule_was_to_hide(plane: Plane, traffic: Traffic) -> None:
-    """If a response has no hidden properties, its event names no transform."""
+    """The audit event of a response without hidden properties names no transform."""
     text = """version: 1
 name: hr
 rules:

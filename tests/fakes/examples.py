@@ -15,7 +15,7 @@ _FILE: Final = Path(__file__).parent.parent / "fixtures" / "graph-examples.jsonl
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A published request with its response.
+    """A published example request for Microsoft Graph, with its published response.
 
     `target` is percent-encoded if the published target is not valid in a request line.
     """
@@ -54,7 +54,10 @@ def _example(published: dict[str, Any]) -> Example:
 
 
 def _headers(published: list[list[str]]) -> tuple[tuple[str, str], ...]:
-    """Return the headers without Content-Length, which is often wrong, because the sender computes it."""
+    """Return the headers without Content-Length.
+
+    The published value is often wrong, and the sender computes the right value.
+    """
     return tuple((name, value) for name, value in published if name.lower() != "content-length")
 
 

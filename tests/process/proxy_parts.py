@@ -115,7 +115,7 @@ def _living_group(pid: int | str) -> int | None:
 
 
 def lives(group: int) -> bool:
-    """Return whether a process of the group is alive, even if the process does not have its name yet.
+    """Return whether a process of the group is alive, even if the process has not set its name yet.
 
     Each process of the proxy has the listening sockets.
     """

@@ -177,7 +177,7 @@ class Running:
                 await asyncio.sleep(0.02)
 
     def alive(self, **gauges: int) -> None:
-        """Write the gauges of live workers into their counter pages."""
+        """Write gauge values of the live workers into the counter pages of these workers."""
         for page in self.counters.workers:
             page.values[c.ALIVE_AT] = int(time.time())
             page.values[c.SPOOL_READY] = 1

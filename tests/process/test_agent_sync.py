@@ -193,7 +193,7 @@ def _of_two_organisations(**members: Any) -> dict[str, Any]:
 async def test_an_organisation_s_bad_ruleset_keeps_nothing_of_another_s_as_it_was(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The application's secret is updated too, and only the bad ruleset stays at its active version."""
+    """The sync also updates the application's secret. Only the bad ruleset stays at its active version."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         control.sync_body = _of_two_organisations()
@@ -771,7 +771,7 @@ async def test_what_an_earlier_release_left_out_is_asked_for_again(
 async def test_rules_that_an_earlier_release_read_otherwise_are_read_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The rules' text is unchanged, but the snapshot has the earlier release's parsing of the text."""
+    """The rules' text is unchanged, but the snapshot has the rules as an earlier release parsed them."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         assert await sync.once()

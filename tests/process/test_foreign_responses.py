@@ -153,7 +153,7 @@ async def test_a_signed_refusal_under_another_status_is_no_acceptance(tmp_path: 
 
 
 def reported(system: System) -> int:
-    """Return the number of requests that the proxy reported to the control plane in all windows."""
+    """Return the number of requests in all metric windows that the proxy reported to the control plane."""
     with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
         bodies = [json.loads(body) for (body,) in store.execute("SELECT body FROM metrics")]
     return sum(body["evaluated"] for body in bodies)
@@ -226,7 +226,7 @@ def compressed(response: web.Response) -> web.Response:
 
 
 async def test_what_a_gateway_changes_in_the_control_planes_responses(tmp_path: Path) -> None:
-    """The signature of a response stays valid only if nobody changes its body and signature."""
+    """The signature of a response stays valid only if nobody changes the response's body or the signature."""
     async with with_between(tmp_path, "Audit__IngestionUrl", "RuleSync__SaasBaseUrl") as (system, between):
         for number, (name, (change, words)) in enumerate(CHANGED.items()):
             between.changes = dict.fromkeys(("audit", "heartbeat", "metrics", "sync"), change)

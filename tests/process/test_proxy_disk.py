@@ -190,7 +190,7 @@ async def test_a_proxy_that_starts_on_a_full_disk_serves_once_there_is_room(
 def read_only(disk: Path) -> Iterator[None]:
     """Make the disk read-only, so that no file on it can be opened for writing.
 
-    Files on the disk that are already mapped stay writable.
+    Processes can still write to files on the disk that are already mapped into memory.
     """
     subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
     try:
@@ -246,7 +246,10 @@ async def test_a_proxy_that_starts_on_a_read_only_disk_serves_once_it_can_write(
 
 @contextlib.contextmanager
 def silent(retention: Path) -> Iterator[None]:
-    """Make allocations of new blocks on the disk hang. Files that are already mapped stay writable."""
+    """Make allocations of new blocks on the disk hang.
+
+    Processes can still write to files that are already mapped into memory.
+    """
     with budget_lock(retention):
         yield
 

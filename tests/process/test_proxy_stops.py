@@ -57,7 +57,7 @@ async def system_with(directory: Path) -> AsyncIterator[System]:
 
 
 async def code(client: Client, target: str = "/v1.0/me") -> str:
-    """Return the error code of the response, or an empty text if the upstream responded."""
+    """Return the error code of the proxy's response, or an empty text for a response of the upstream."""
     reply = await client.get(target)
     return str(json.loads(reply.body)["error"]["code"]) if reply.status == 403 else ""
 
@@ -166,7 +166,7 @@ async def test_a_stop_that_an_agent_wrote_and_died_of_telling_is_told_by_the_nex
 
 
 async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
-    """No process of the tested proxy can write another byte, as on a full disk."""
+    """No process of the tested proxy can write another byte to the disk, as if the disk were full."""
     async with system_with(tmp_path) as system, client_of(system) as client:
         agent = processes(system)["agent"]
         limits = resource.prlimit(agent, resource.RLIMIT_FSIZE)
@@ -189,7 +189,7 @@ async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
 
 
 async def test_a_stop_needs_no_rules_of_the_agent(tmp_path: Path) -> None:
-    """The snapshot is lost and can't be written, so only the workers, not a new agent, have rules."""
+    """The rules snapshot is lost and can't be written. The workers have rules, but a new agent has none."""
     async with system_with(tmp_path) as system, client_of(system) as client:
         assert await code(client) == ""
         snapshot = tmp_path / "snapshot.json"

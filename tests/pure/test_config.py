@@ -499,7 +499,7 @@ def test_a_base_address_with_a_password_is_refused_unseen(password: str) -> None
     ],
 )
 def test_a_base_address_has_no_port_that_goes_without_saying(text: str, base: str) -> None:
-    """The proxy recognises links by the base address, and links have no default port."""
+    """The proxy recognises links by their base address, and links omit the default port of their scheme."""
     assert parse_url(text) == base
 
 

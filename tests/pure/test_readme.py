@@ -1,4 +1,4 @@
-"""Test that the ruleset of README.md makes the second response from the first, and blocks as described."""
+"""Test that README.md's ruleset turns the first example response into the second, and blocks as described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that all routes to a rule's resource are listed from the schema, and open routes are found."""
+"""Tests that the schema gives all routes to a rule's resource, and that open routes are found."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ async def test_a_control_plane_and_a_proxy_serve_a_filtered_request(
 
 @contextmanager
 def record_of_another(site: Path, package: str) -> Iterator[None]:
-    """Write the record of another distribution that has installed a package of the same name."""
+    """Write the installation record of another distribution that has installed a package of the same name."""
     other = site / "proxy_py-2.4.10.dist-info"
     other.mkdir()
     try:

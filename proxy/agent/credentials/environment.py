@@ -1,4 +1,4 @@
-"""Provider that gets upstream tokens for a client secret from the settings or the environment."""
+"""Provider that gets upstream tokens in exchange for a client secret from the settings or the environment."""
 
 from proxy.agent.credentials.entra import Entra
 from proxy.agent.credentials.provider import UpstreamToken

@@ -1,8 +1,8 @@
-"""Facts of Microsoft Graph that its schema does not contain, each with the page that documents it.
+"""Facts about Microsoft Graph that its schema does not contain, each fact with its documentation page.
 
 The documentation pages of the facts are below https://learn.microsoft.com/graph/api/ unless another address
-is given. Names in the facts that an upstream's schema does not have are skipped. Examples of a schema without
-some names are an older schema and the schema of a national cloud.
+is given. The proxy skips a name in these facts if the upstream's schema does not have the name. Examples of a
+schema without some names are an older schema and the schema of a national cloud.
 """
 
 from __future__ import annotations

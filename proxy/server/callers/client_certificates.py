@@ -25,7 +25,7 @@ _AT_ONCE: Final = 50  # certificates to read before yielding to the event loop, 
 
 
 class CertificateRefused(Exception):
-    """A client certificate that proves no client.
+    """A client certificate that does not authenticate an application.
 
     `problem` is one of CREDENTIAL_PROBLEMS. `credential_id` names the credential, if one was found.
     """
@@ -69,9 +69,9 @@ class ClientCertificates:
     async def trust(self, rulebook: Rulebook) -> None:
         """Accept the certificates of a rulebook in TLS handshakes from now on.
 
-        A removed certificate stays a trust anchor until the worker ends, because OpenSSL cannot remove one.
-        The removed certificate authenticates no client, because `judge` reads the credentials of the active
-        rules.
+        A removed certificate stays a trust anchor until the worker ends, because OpenSSL cannot remove a
+        trust anchor. `judge` reads the credentials of the active rules, so a removed certificate
+        authenticates no client.
         """
         if self._tls is None:
             return

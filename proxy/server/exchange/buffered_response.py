@@ -119,7 +119,7 @@ class BufferedForRules(ResponseBody):
         pass_on(self._sink, self._response, body, last)
 
     def _filtered(self, body: bytes) -> tuple[bytes, bytes | None, tuple[str, ...]]:
-        """Return the decoded body, the filtered body, and the names of the effective transforms.
+        """Return the decoded body, the filtered body, and the names of the transforms that removed something.
 
         The filtered body is None if the rules hide nothing. A transform is effective if it removed something.
         """
@@ -193,7 +193,7 @@ class RewrittenLinks(ResponseBody):
     def take_whole(self, body: bytes) -> None:
         """Send a response body that was received completely.
 
-        The body keeps its bytes if no link in it changes.
+        The bytes of the body do not change if the body has no link to rewrite.
         """
         sink, response = self._sink, self._response
         try:

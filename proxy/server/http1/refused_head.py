@@ -1,8 +1,8 @@
 """Parse a refused request head, to find the sending application, the method and the target.
 
 A head with one fault is refused as a whole, but its Authorization field can still identify the application.
-The audit event of the refusal then names the application that sent the head. The facts that this module
-parses never affect a forwarded request. The module `refused_head` does no input or output.
+The audit event of the refusal then names the application that sent the request head. The facts that this
+module parses never affect a forwarded request. The module `refused_head` does no input or output.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class AbsoluteForm(NamedTuple):
 def absolute_form(line: bytes) -> AbsoluteForm:
     """Parse a request line that is not in origin form. The line end is already removed from the request line.
 
-    Raise MalformedHead unless the line has an absolute http or https URL and a supported version.
+    Raise MalformedHead unless the request line has an absolute http or https URL and a supported version.
     """
     found = _ABSOLUTE.fullmatch(line)
     if found is None:
@@ -145,7 +145,7 @@ def _bad_target(message: str) -> MalformedHead:
 
 
 def _named(text: bytes) -> str:
-    """Return a short piece of the application's text in quotes."""
+    """Return a short excerpt of the application's text, in quotes."""
     cut = text if len(text) <= _LONGEST_NAMED else text[:_LONGEST_NAMED] + b"..."
     return f"'{cut.decode('ascii', 'backslashreplace')}'"
 

@@ -80,7 +80,7 @@ class TokenRequest:
     def wait_of_address(self) -> int:
         """Return the seconds until the client's address may try again.
 
-        Return 0 if the address may try now.
+        Return 0 if the client's address is allowed to try now.
         """
         context = self.context
         return context.failures_of_address.wait(network_of(self.pending.client_ip), context.deadlines.now)
@@ -153,10 +153,12 @@ class TokenRequest:
         self.respond_with_error(OAuthError(429, "temporarily_unavailable", message, retry_after=wait))
 
     def refuse_unguessable(self, description: str, reason: str = "") -> None:
-        """Refuse a client that tried to prove its identity by a key. Nobody can guess such a proof.
+        """Refuse a client that tried to prove its identity by a key, and failed.
 
-        The failure counts only against the client's address. A failure that counted against the client id
-        would block the client's correct secrets.
+        Nobody can guess a proof by a private key.
+
+        The failure counts only against the client's address. If the failure counted against the client id,
+        attackers could block the client's correct secrets.
         """
         wait = self.wait_of_address()
         if wait:
@@ -166,7 +168,7 @@ class TokenRequest:
         self.respond_with_error(OAuthError(401, "invalid_client", description), reason)
 
     def refuse_access(self, access: Access, description: str) -> None:
-        """Refuse an application whose proof by a key is correct, but which is disabled or stopped."""
+        """Refuse an application that proved its identity by a key, but that is disabled or stopped."""
         if access is Access.STOPPED:
             self.refuse_stopped()
             return
@@ -230,7 +232,7 @@ class TokenRequest:
             self.pending.write(self.context)
 
     def _name_bearer(self) -> None:
-        """Assign the event to the owner of the sent proxy token, if the form names no known application."""
+        """Assign the audit event to the proxy token's owner if the form names no known application."""
         pending, context = self.pending, self.context
         if pending.caller is None and context.can_record(pending.record_bytes):
             pending.caller = context.tokens.issued_to(self.head.fields.authorization, pending.time_ms / 1000)
