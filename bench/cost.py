@@ -1,4 +1,4 @@
-"""Measure the processor time per request of several servers with one job, in turn, round after round."""
+"""Measure the CPU time per request of several servers, which do the same job in turn in each round."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """python -m bench.search: measure searches over many events, written through the store and its index writer.
 
 For each filter, the first page and two more pages are requested, newest events first, as an operator would.
-The facets and the histogram of the console are requested too. A directory that the command line names is
-kept, and used again unchanged.
+The benchmark also requests the facets and the histogram of the console. If the command line names a
+directory, the benchmark keeps the directory and uses its data again.
 """
 
 import argparse

@@ -150,8 +150,8 @@ def _let_collector_rest() -> None:
     """Exclude loaded objects from garbage collection, and run the collector less often.
 
     Objects loaded at the start are never freed. Nearly all objects of requests are freed by reference
-    counting, without the collector. Without these settings of the collector, repeated scans of objects took a
-    tenth of the time of ingestion (bench.ingest).
+    counting, without the collector. With Python's default collector settings, repeated scans of objects took
+    a tenth of the ingestion time (bench.ingest).
     """
     gc.collect()
     gc.freeze()

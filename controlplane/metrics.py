@@ -174,7 +174,7 @@ class Exposition:
     async def _of_each_sink(self) -> list[Metric]:
         """Return gauges and counters of the sinks in the settings.
 
-        Only the leader delivers events to sinks, so only the leader has these metrics.
+        Only the leader delivers events to sinks, so only the leader has the metrics of sinks.
         """
         if not self._sinks:
             return []
@@ -248,7 +248,7 @@ class Exposition:
 
 
 class _Families(Collector):
-    """Prometheus collector that returns metric families that already exist."""
+    """Prometheus collector that returns the metric families that its constructor received."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -340,7 +340,7 @@ def _of_each_token(tokens: Sequence[EnrolmentToken], now_ms: int) -> Iterator[Me
 
 
 def _of_credentials(ending: Sequence[EndingCredential], now_ms: int) -> Iterator[Metric]:
-    """Yield gauges of the application credentials that expire, by the remaining time."""
+    """Yield gauges of the number of expiring application credentials, by the remaining time."""
     counted = dict.fromkeys(("ended", *_LEFT_MS, "later"), 0)
     for each in ending:
         left_ms = each.ends_ms - now_ms

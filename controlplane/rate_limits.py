@@ -13,7 +13,7 @@ _LINGERS: Final = [*(step * 2.0**power for power in range(7) for step in (1.0, 1
 
 
 def retry_after_seconds(now_ms: int, blocking_ms: Iterable[int | None]) -> int:
-    """Return the whole seconds until a batch is accepted in each time window; 0 if it is accepted now.
+    """Return the whole seconds until all time windows accept a batch; 0 if all accept the batch now.
 
     `blocking_ms` has one time for each limit of N batches per window: the acceptance time of the N-th newest
     batch, or None if fewer batches were accepted. A batch counts in a window from the time of its acceptance,
@@ -41,6 +41,6 @@ class ReportRate:
 
 
 def linger_seconds(limit: int, senders: int) -> float:
-    """Seconds between two batches of each sender, so that all senders stay below a limit per minute."""
+    """Seconds between the batches of one sender, so that all senders together obey a limit per minute."""
     exact = 60.0 * senders / (limit * _SHARE)
     return next((step for step in _LINGERS if step >= exact), _MOST_LINGER)

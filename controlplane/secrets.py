@@ -48,7 +48,7 @@ def mint(prefix: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with each secret that this system made shortened to its prefix."""
+    """Shorten each secret of this system in the text to the secret's prefix, and return the text."""
     return _MINTED.sub(r"\1_***", text)
 
 
@@ -128,7 +128,7 @@ class Vault:
 
 
 def read_master_key(text: str, path: Path) -> bytes:
-    """Return the master key from the setting, or from its key file.
+    """Return the master key from the setting, or from the master key file.
 
     If the key file is missing, create this file.
     """
@@ -175,8 +175,8 @@ def _read(path: Path) -> bytes:
 def _make(path: Path) -> bytes:
     """Write a new key to the key file atomically.
 
-    The key file is written under another name and then linked to its own name. So if two processes start at
-    the same time, only one makes the key file.
+    The key file is written under another name and then linked to its own name. If two processes start at the
+    same time, only one of the processes makes the key file.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:

@@ -153,7 +153,7 @@ class Demo:
     # The audit trail
 
     async def collect_events(self) -> None:
-        """Wait until the control plane finds an event of every request that must have one."""
+        """Wait until the control plane finds an event for every request that must have an event."""
         expected = {result.id for result in self.results if result.row.verdict}
         deadline = time.monotonic() + AUDIT_SECONDS
         while True:
@@ -187,7 +187,7 @@ class Demo:
         ]
 
     async def missing_events(self) -> list[str]:
-        """Return each range of event numbers that has not arrived, including ranges of the day before."""
+        """Return each range of missing event sequence numbers, including ranges from the day before."""
         shown = await self.system.cli("proxy", "show", PROXY)
         return [
             f"{PROXY}: events {each['missing']} are missing below {each['highestSeq']}"
@@ -203,7 +203,7 @@ class Demo:
         return report + list(self._leaks())
 
     def _leaks(self) -> Iterator[str]:
-        """Yield each credential that the wrong side has received, or that a log contains."""
+        """Yield a text for each credential that a log contains, or that reached a wrong receiver."""
         system = self.system
         hidden = (*system.identity.tokens, *system.managed_identity.tokens, CLIENT_SECRET, SIGNING_KEY)
         upstream = [secret.encode() for secret in hidden]

@@ -1,4 +1,4 @@
-"""Write docs/reference/metrics.md from the code that is scraped: python -m tests.metrics_reference."""
+"""Write docs/reference/metrics.md from the metrics in the code: python -m tests.metrics_reference."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Clock:
     def short(self, time: str, *, seconds: bool) -> str:
         """Return `14:03:22` for a time of today and `Nov 25 14:03` for an earlier day of this year.
 
-        With `seconds`, times of earlier days also have seconds. A text that is not a time is returned
+        If `seconds` is True, times of earlier days also show seconds. A text that is not a time is returned
         unchanged.
         """
         moment = self._moment(time)

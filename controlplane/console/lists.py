@@ -18,7 +18,7 @@ _ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table, and the name of the sort that its heading selects."""
+    """A column of a console list, and the name of the sort order that the column's heading selects."""
 
     text: str
     sort: str = ""  # empty if the heading does not sort

@@ -130,7 +130,7 @@ async def new_token(context: OperationContext, actor: Actor, request: PageReques
     """Make an API token, and respond with the page that shows the token.
 
     The page with the API token is the response to the POST request itself, so that nobody can open the page
-    again. A reload of the page sends the form again and fails, because the name is in use.
+    again. A reload of the page sends the form again and fails, because the name of the token is in use.
     """
     asked = filled(AddToken, request.form, operator=request.place["operator"])
     made = await perform(add_token, context, actor, asked)
@@ -172,7 +172,8 @@ def _back(request: PageRequest, operator_id: str, said: str) -> Redirect:
 def _manages(actor: Actor, operator: OperatorFacts) -> bool:
     """Return whether the page shows the buttons that change an operator.
 
-    The operation behind a button checks the roles again, and also uses roles that the operator may not see.
+    The operation behind a button checks the roles again, including roles that the signed-in operator may not
+    see.
     """
     if actor.may("admin", None):
         return True

@@ -183,7 +183,7 @@ async def found(context: OperationContext, actor: Actor, request: PageRequest) -
 def sentences(notes: Sequence[str]) -> tuple[str, ...]:
     """Return notes on a search that found nothing, as sentences.
 
-    The note that the search index is behind is left out, because every page shows it.
+    The notes do not say that the search index is behind, because every page shows that note.
     """
     said = [note for note in notes if not note.startswith(INDEX_HAS)]
     return tuple(map(text.as_sentence, said))

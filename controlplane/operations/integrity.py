@@ -174,7 +174,7 @@ def in_words(verdict: Verdict | Check) -> tuple[str, str | None]:
 
 
 def _besides(verdict: Verdict | Check) -> str:
-    """Return in words how many verified events retention purged; return an empty text if none."""
+    """Return a text with the number of verified events that retention purged; empty if there are none."""
     purged = verdict.purged if isinstance(verdict, Verdict) else verdict.head.purged if verdict.head else 0
     return f", except {counted(purged, 'event')} that retention removed" if purged else ""
 
@@ -236,7 +236,7 @@ async def verification_in_turn(
 
 
 def _of_nothing_left(org_id: str, known: Known) -> Verdict:
-    """Return the verdict if a checkpoint's chain is missing from the store or invisible to the actor."""
+    """Return the verdict for a checkpoint whose chain is missing in the store or invisible to the actor."""
     text = "the checkpoint names a link of this organisation's chain, and the store has no chain for it"
     return Verdict(
         org_id=org_id,
@@ -283,7 +283,7 @@ async def _verdict(
 async def _received(
     context: OperationContext, org_id: str, after: int, last: int
 ) -> tuple[str | None, str | None]:
-    """Return the first and the last receipt time of the chain links whose number is above `after`."""
+    """Return the first and last receipt times of the chain links from number `after` + 1 to `last`."""
     found = await context.store.chain_receipts(org_id, after, last)
     return (None, None) if found is None else (rfc3339(found[0]), rfc3339(found[1]))
 

@@ -133,7 +133,7 @@ class Reading:
 
 
 def decoded(body: bytes) -> Event | None:
-    """Return the event in decoded form, or None if it can't be evaluated.
+    """Return the event in decoded form, or None if the event can't be evaluated.
 
     Not every stored event can be evaluated. The agent API also accepts events from programs other than
     proxies, and events with extreme years.
@@ -170,10 +170,10 @@ _former: Final[Lately[tuple[str, int], Rules | None]] = Lately(8)
 
 
 class FormerRules:
-    """The rules that evaluated an application's events, if the events name them.
+    """The rules that evaluated an application's events, if the events name the ruleset version.
 
     An event names the ruleset version of its application, but not the ruleset. The result is wrong if the
-    application had another ruleset at the time of the event than it has now.
+    application's ruleset was replaced by another ruleset after the event.
     """
 
     def __init__(self, context: OperationContext, actor: Actor, org: Org) -> None:
@@ -199,7 +199,7 @@ class FormerRules:
         return ruleset_id, event.ruleset_version
 
     async def _bound(self) -> dict[str, str]:
-        """Return the ruleset id of each application by application id."""
+        """Return a mapping from the id of each application to the id of its ruleset."""
         if self._rulesets is None:
             apps = await self._context.resolve.apps_of_events(self._org.org_id)
             self._rulesets = {app.app_id: app.ruleset_id for app in apps}
@@ -220,7 +220,7 @@ class FormerRules:
         return await self._context.store.ruleset_text(ruleset_id, version)
 
     async def replay_by(self, ruleset_id: str, version: int) -> Replay | None:
-        """Return a replay with a stored ruleset version; None if its text is missing or outdated."""
+        """Return a replay with a stored ruleset version; None if that version's text is missing or old."""
         return await self._made(Replay, ruleset_id, version)
 
     async def _rules(self, ruleset_id: str, version: int) -> Rules | None:

@@ -252,7 +252,7 @@ class _Comparison:
             self.tally.add(event, recorded, Unclear(possible, before.missing))
 
     async def _active(self, event: Event) -> Replay | None:
-        """Return a replay with the active ruleset of an event's application, or None if it is unknown."""
+        """Return a replay with the active ruleset of an event's application; None without a ruleset."""
         version = await self._former.active_of(event)
         if version is None:
             return None
@@ -367,7 +367,7 @@ _COUNTED: Final = (
 
 
 def together(first: Replayed, then: Replayed) -> Replayed:
-    """Return the sums of the counts of two parts of a replay that took several requests."""
+    """Add up the counts of two parts of a replay, if the replay took several requests."""
     groups = {_group_key(group): group for group in first.groups}
     counted = {name: getattr(first, name) + getattr(then, name) for name in _COUNTED}
     for group in then.groups:

@@ -78,7 +78,7 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(file: bytes, key: str) -> Verified:
-    """Return the report in a file after a check that the key signed the file.
+    """Return the report in a file, after a check that the given key signed the file.
 
     Raise NotVerified, with the differences, if the file does not match its signature.
     """
@@ -152,7 +152,7 @@ def _difference(payload: bytes, before: bytes | None) -> str:
 
 
 def _quoted(line: str, other: str) -> str:
-    """Return the part of a line that differs from another line, without the markup."""
+    """Return the part of `line` around its first difference from `other`, without HTML tags."""
     same = next((at for at, (one, two) in enumerate(zip(line, other, strict=False)) if one != two), 0)
     text = re.sub(r"<[^>]*>", " ", line[max(0, same - 40) :])
     return repr(text.strip()[:_LONGEST_QUOTE])

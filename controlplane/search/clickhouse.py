@@ -335,7 +335,7 @@ class ClickHouseIndex:
     ) -> tuple[Sequence[tuple[Any, ...]], Key | None]:
         """Return the rows of the newest events that match the query.
 
-        If the time limit was reached, also return the key from which to continue with older matches.
+        If the query reached its time limit, also return the key from which a next query finds older matches.
         """
 
         async def rows_of(narrowed: SearchQuery) -> Sequence[tuple[Any, ...]]:
@@ -359,7 +359,7 @@ class ClickHouseIndex:
     async def _bodies(self, keys: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
         """Return the texts of the events that have these index keys.
 
-        The query reads the texts only for the events of one page.
+        The query reads the texts of events only for the events on one page of results.
         """
         if not keys:
             return ()
@@ -557,7 +557,7 @@ def _spans(query: SearchQuery, before: Key | None) -> list[int]:
 
 
 def _read_of(rows: Sequence[tuple[Any, ...]], limit: int) -> int:
-    """Return the number of rows that fit on a page, which is smaller if the events are large."""
+    """Return the number of rows on a page of results, which is smaller if the events are large."""
     read = size = 0
     while read < min(limit, len(rows)) and size < MAX_PAGE_BYTES:
         size += int(rows[read][3])
@@ -570,7 +570,7 @@ def _count(buckets: Sequence[tuple[int, int]]) -> int:
 
 
 def _token_of(events: Sequence[Event]) -> str:
-    """Return a token for a write, which is the same if the events are the same."""
+    """Return a token for a write. Writes of the same events always have the same token."""
     digest = hashlib.sha256()
     for event in events:
         digest.update(b"%d %b %b" % (event.position, event.org_id.encode(), event.body))

@@ -25,12 +25,12 @@ _LONGEST_ID: Final = 256  # number of characters of an id
 
 
 def ids_in(text: str) -> tuple[str, ...]:
-    """Return the GUIDs, ULIDs and trace ids in a text, each once and in order."""
+    """Return the GUIDs, ULIDs and trace ids in a text, each once, in the order of the text."""
     return tuple(dict.fromkeys(_ID.findall(text[:LONGEST_TEXT])))[:MOST_IDS]
 
 
 def whole_id(text: str) -> str | None:
-    """Return the text without surrounding characters if it can be a single id."""
+    """Return the text without quotes and similar characters around it; None if it can't be one id."""
     word = text.strip(_AROUND)
     return word if 0 < len(word) <= _LONGEST_ID and "\n" not in word else None
 
@@ -38,7 +38,7 @@ def whole_id(text: str) -> str | None:
 def asks_for_ids(text: str) -> tuple[str, ...]:
     """Return the ids in the text of a search box.
 
-    If the text names a field of the filter grammar, no ids are taken from it.
+    If the text of the search box names a field of the filter grammar, the function returns no ids.
     """
     found = ids_in(text)
     if not found:

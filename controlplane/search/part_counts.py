@@ -93,8 +93,8 @@ def _texts_of(search: Search, rows: _Rows, name: str, columns: Sequence[str], to
 def _paths(search: Search, rows: _Rows, at: int, top: int) -> Counter[str]:
     """Count the most frequent paths among the matching events.
 
-    Paths are compared as in filters. If events spell a value differently, the result shows the spelling in
-    one of the events.
+    Paths are compared in the same way as in event filters. If events spell a value differently, the result
+    shows the spelling in one of the events.
     """
     by_digest = Counter(row[at] for _, row in rows if row[at] is not None)
     seen = {row[at]: (part, row) for part, row in rows}
@@ -123,8 +123,8 @@ def _texts(value: Value) -> tuple[str, ...]:
 def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
     """Return the most frequent values of a field, with their counts.
 
-    Values of a field are compared as in filters. If events spell a value differently, the result shows the
-    spelling in one of the events.
+    Values of a field are compared in the same way as in event filters. If events spell a value differently,
+    the result shows the spelling in one of the events.
     """
     merged: Counter[str] = Counter()
     spelled: dict[str, str] = {}
@@ -149,7 +149,7 @@ class _Split:
 
 
 def _split(query: SearchQuery, unit: int) -> _Split | None:
-    """Return the query's time span, divided into full units, or None if it contains no full unit."""
+    """Return the query's time span, divided into full units, or None if the span contains no full unit."""
     first = LEAST_MS if query.from_ms is None else -(-query.from_ms // unit) * unit
     end = MOST_MS if query.to_ms is None else query.to_ms // unit * unit
     if first >= end:
@@ -163,7 +163,7 @@ def _split(query: SearchQuery, unit: int) -> _Split | None:
 
 
 def _unit(query: SearchQuery, interval_ms: int) -> int | None:
-    """Return the time unit whose stored counts add up to the interval, or None if no unit does."""
+    """Return the time unit whose stored counts can be added up to the interval, or None if there is none."""
     if interval_ms % HOUR_MS == 0 and _kept_field(query) is not None:
         return HOUR_MS
     return MINUTE_MS if interval_ms % MINUTE_MS == 0 and _only_of(query, {"verdict"}) else None

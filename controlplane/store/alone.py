@@ -19,10 +19,10 @@ class InUse(StoreError):
 
 
 class Alone:
-    """A lock on the SQLite file itself, which ends with the process.
+    """A lock on the SQLite file itself. The kernel releases the lock when the process ends.
 
-    This lock (flock) is of another kind than SQLite's own locks. Close this lock after all connections to the
-    file are closed: closing the file also releases SQLite's locks on the file.
+    This lock is an flock, and is independent of SQLite's own locks. Close this lock after all connections to
+    the file are closed: closing the file also releases SQLite's locks on the file.
     """
 
     leads = True
@@ -42,16 +42,16 @@ class Alone:
             ) from None
 
     def announce(self) -> None:
-        """Do nothing, because no other control plane waits for events."""
+        """Announce nothing, because only one control plane can use a store in a SQLite file."""
 
     async def until_leading(self) -> None:
-        """Return at once, because the control plane of a SQLite file is always the leader."""
+        """Return at once, because the only control plane of a SQLite file is always the leader."""
 
     async def until_not_leading(self) -> None:
         await asyncio.Event().wait()
 
     async def run(self, on_events: Callable[[], None]) -> None:
-        """Return at once, because no other control plane stores events in a SQLite file."""
+        """Return at once, because only one control plane can use a store in a SQLite file."""
 
     async def close(self) -> None:
         os.close(self._file)

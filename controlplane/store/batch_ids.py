@@ -3,12 +3,12 @@
 The code of this module does no I/O itself.
 
 The store accepts a batch id only once. After 48 hours, a batch id that was used is refused for ever. A proxy
-of this project makes a batch id as a UUIDv7, which begins with the time of its creation. So the store keeps a
-UUIDv7 for some days, and later refuses it because of the time in it. The store keeps a batch id without a
-time for years.
+of this project makes a batch id as a UUIDv7, which begins with the time of its creation. The store keeps a
+UUIDv7 batch id for some days. Later the store refuses the id because of the old time in it. The store keeps a
+batch id without a time for years.
 
-No events are lost if a batch arrives for the first time under an id that is too old. The proxy then sends the
-events of the batch under a new batch id.
+No events are lost if a batch arrives for the first time under an id that is too old. After such a refusal,
+the proxy sends the events of the batch under a new batch id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UUID7: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9
 
 
 def made_ms(batch_id: str) -> int | None:
-    """Return the time at which the proxy made the batch id, by the proxy's clock, or None without a time."""
+    """Return the time in the batch id, which the proxy took from its clock; None if the id has no time."""
     found = _UUID7.fullmatch(batch_id)
     return None if found is None else int(found[1] + found[2], 16)
 

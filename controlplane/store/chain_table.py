@@ -63,7 +63,7 @@ def _link(row: Sequence[object]) -> Link:
 
 
 def purged_places(connection: Connection, org_id: str, position: int, number: int = 0) -> set[int]:
-    """Return the indexes of a block's purged events, from chain links with a number above `number`.
+    """Return the indexes of a block's purged events, as recorded by the chain links after number `number`.
 
     A link that can't be read does not count as a purge. Events are purged only after they were received, so
     the link of a purge always follows the link of the purged block.
@@ -81,7 +81,7 @@ def purged_places(connection: Connection, org_id: str, position: int, number: in
 
 
 def read_digests(connection: Connection, position: int) -> bytes:
-    """Return the digests of a block's events, one after the other, or no bytes if the block has none."""
+    """Return the digests of a block's events, joined in order, or no bytes if no digests are stored."""
     row = connection.row("SELECT digests FROM event_digests WHERE position = ?", (position,))
     return b"" if row is None else bytes(row[0])
 
@@ -137,7 +137,7 @@ class Chain:
         self, connection: Connection, org_id: str, position: int, events: Sequence[bytes],
         gone: Sequence[int],
     ) -> None:  # fmt: skip
-        """Add a chain link that records the purge of the events at these indexes of a block.
+        """Add a chain link that records the purge of the events at the given indexes of a block.
 
         The link also records which of the purged events did not match their digests.
         """
@@ -153,7 +153,7 @@ class Chain:
         )
 
     def adopt(self, connection: Connection, org_id: str) -> int:
-        """Add the next blocks that an earlier release stored to the audit chain of the organisation.
+        """Add to the organisation's audit chain the next blocks that an earlier release stored.
 
         Return the number of the events in these blocks.
         """

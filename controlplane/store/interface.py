@@ -101,7 +101,7 @@ class SecondPersonNeeded(Conflict):
 
 
 class StoreBusy(StoreError):
-    """Error because as many writes wait for the database as are allowed."""
+    """Error because the queue of writes that wait for the database is full."""
 
 
 # Audit events
@@ -145,7 +145,7 @@ class BlockPlace(NamedTuple):
 
 
 class BlockSlice(NamedTuple):
-    """Events of an organisation, and the place of their last block if there may be more events."""
+    """Events of an organisation, and the position of the last read block if more events may follow."""
 
     events: list[bytes]
     next: BlockPlace | None
@@ -246,7 +246,7 @@ class Tombstone:
 
 
 class WasDeleted(NotFound):
-    """Error because the given name or id is that of a deleted object."""
+    """Error because the given name or id belongs to a deleted object."""
 
     def __init__(self, text: str, dead: Tombstone) -> None:
         super().__init__(text)
@@ -315,7 +315,7 @@ class Proxy:
 
     @property
     def rotate_at_ms(self) -> int | None:
-        """Time from which the proxy renews its keys, or None if it does not renew them."""
+        """Time from which the proxy renews its keys, or None if the proxy never renews its keys."""
         if self.rotate_days is None or self.keys_made_ms is None:
             return None
         return self.keys_made_ms + self.rotate_days * _DAY_MS
@@ -584,7 +584,7 @@ class App:
 
     @property
     def secret_version(self) -> int:
-        """The lowest valid version of the client secrets, or 0 without a valid secret.
+        """The lowest version among an application's valid client secrets, or 0 if no client secret is valid.
 
         An access token from a secret of a lower version is revoked.
         """
@@ -594,7 +594,7 @@ class App:
 
 
 class AppUsage(NamedTuple):
-    """Use of an application since the control plane began to count it."""
+    """Use counts of an application, from the time at which the control plane began to count."""
 
     last_ms: int | None  # time of its newest request; None if it had none since `since_ms`
     requests: int  # number of requests in the given days
@@ -602,7 +602,7 @@ class AppUsage(NamedTuple):
 
 
 class RuleUsage(NamedTuple):
-    """Use of the rules of a ruleset since the control plane began to count it."""
+    """Use counts of a ruleset's rules, from the time at which the control plane began to count."""
 
     since_ms: int  # time at which the ruleset was added, or at which counting began
     rules: Mapping[str, tuple[int, int]]  # hits in the given days, and time of the newest hit
@@ -612,8 +612,8 @@ class RuleUsage(NamedTuple):
 class Stop:
     """An emergency stop, which refuses requests until it is lifted.
 
-    The stop covers one application, all of an organisation (without an application) or everything (without
-    both).
+    An emergency stop covers one application, a whole organisation (no application given), or everything
+    (neither given).
     """
 
     org_id: str | None
@@ -722,7 +722,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The parts of a heartbeat that lists and counts of proxies need."""
+    """The fields of a proxy's heartbeat that are needed for lists and counts of proxies."""
 
     health: Literal["ok", "degraded", "failed", "ended"] = "ok"  # health that the proxy reports itself
     rulesets: Mapping[str, int] = field(default_factory=dict)  # versions that it enforces
@@ -773,7 +773,7 @@ class Provided:
 
 @dataclass(frozen=True, slots=True)
 class LinkedPerson:
-    """The one person of an identity provider that may sign in as a local operator."""
+    """The only person of an identity provider who may sign in as the local operator."""
 
     issuer: str
     subject: str  # the issuer's permanent identifier of the person
@@ -806,7 +806,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class ProvidedRole:
-    """A role that a mapping of an identity provider's claim gives in an organisation, or in EVERY_ORG."""
+    """A role in an organisation, or in EVERY_ORG, that a mapping of an identity provider's claim grants."""
 
     org_id: str
     role: Role
@@ -926,7 +926,7 @@ What = Literal["changed", "removed", "inserted", "reordered", "truncated", "forg
 
 
 class Misfit(msgspec.Struct, rename="camel", frozen=True):
-    """The first place at which a link or an event of the audit chain does not match."""
+    """The first mismatch in an audit chain: a link or an event that the chain does not confirm."""
 
     what: What
     explanation: str
@@ -948,7 +948,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Purges:
-    """The time of an organisation's last purge, and of the last receipt of an event that was purged."""
+    """Time of an organisation's last purge, and the latest receipt time among the purged events."""
 
     last_ms: int
     received_ms: int
@@ -1054,7 +1054,7 @@ class AuditStore(OutboxStore, Protocol):
     async def blocks_between(
         self, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
     ) -> BlockSlice:
-        """Return some MB of the organisation's events from about that time range, the latest blocks first."""
+        """Return some MB of the organisation's events from about the given times, the latest blocks first."""
 
     async def count_between(self, org_id: str, from_ms: int, to_ms: int) -> int:
         """Return the approximate number of the organisation's events between two times."""
@@ -1087,17 +1087,17 @@ class AuditStore(OutboxStore, Protocol):
         """
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
-        """Delete up to `limit` events that were received, and that happened, before `before_ms`.
+        """Delete up to `limit` events whose receipt time and event time are both before `before_ms`.
 
-        Also delete events that were received before `before_ms`, and whose own time is after the time of
-        their receipt. Return the number of deleted events.
+        Also delete each event that was received before `before_ms` but has an event time after its receipt.
+        Return the number of deleted events.
         """
 
     async def received_before(self, org_id: str, before_ms: int) -> int:
         """Return the position of the organisation's last event that was received before `before_ms`."""
 
     async def received_at(self, position: int) -> int | None:
-        """Return the time in ms at which the event at that position was received; None if it was deleted."""
+        """Return the receipt time in ms of the event at a position, or None if the event was deleted."""
 
     async def correct_receipts(self, org_id: str, now_ms: int) -> int:
         """Set receipt times that lie in the future to the current time.
@@ -1113,12 +1113,12 @@ class ArchiveSource(Protocol):
     """The part of the store from which an archive is written."""
 
     async def archive_range(self, after: int) -> ArchiveRange | None:
-        """Return the next blocks after the position that may be archived together, or None."""
+        """Return the next blocks of events to archive together, after the position; None without blocks."""
 
     async def orgs_between(self, after: int, upto: int) -> list[str]:
         """Return the ids of the organisations whose chains cover blocks between the two positions.
 
-        The result includes chains that cover only blocks that retention has deleted.
+        The result includes chains for which retention has deleted all blocks between the positions.
         """
 
     async def links_between(self, org_id: str, after: int, upto: int) -> LinkSpan:
@@ -1128,13 +1128,14 @@ class ArchiveSource(Protocol):
         """
 
     async def chained_blocks(self, org_id: str, span: LinkSpan) -> list[ChainedLink]:
-        """Return the first links of the range with their blocks, but at most some MB of blocks."""
+        """Return the first chain links of the range with their blocks, until the blocks have some MB."""
 
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def fix_range(self, archive: str, after: int, upto: int) -> int:
-        """Save the end of the range that the archive writes after the position, and return this end.
+        """Save the end of the range that the archive writes after the position, and return the saved end.
 
-        If an end was saved before, return the saved end, until the archive requests another range.
+        If the end of this range was saved before, return the saved end, until the archive requests a
+        different range.
         """
 
 
@@ -1145,7 +1146,7 @@ class ChainStore(ArchiveSource, Protocol):
         """Sign all new links of the audit chains from now on."""
 
     async def adopt_blocks(self, org_id: str) -> int:
-        """Add the next blocks that an earlier release stored to the chain.
+        """Add to the audit chain the next blocks of events that an earlier release stored.
 
         Return the number of events in these blocks.
         """
@@ -1154,7 +1155,7 @@ class ChainStore(ArchiveSource, Protocol):
     async def chain_head(self, org_id: str) -> ChainHead | None: ...
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def chain_receipts(self, org_id: str, after: int, last: int) -> tuple[int, int] | None:
-        """Return the first and the last receipt time of the blocks of these links, or None."""
+        """Return the first and last receipt times of the blocks of the given chain links, or None."""
 
     async def chain_purges(self, org_id: str) -> Purges | None:
         """Return the times of purges that the organisation's chain records, or None without a purge."""
@@ -1179,8 +1180,8 @@ class RegistryStore(Protocol):
     change.
 
     The `find_` methods return the rows whose id or name is exactly the given reference. The reference of an
-    application can also be its client id. A name is unique within an organisation, so without an organisation
-    there may be several rows.
+    application can also be its client id. A name is unique within an organisation. If no organisation is
+    given, several rows may have the name.
     """
 
     async def add_org(self, org: Org) -> None: ...
@@ -1206,15 +1207,15 @@ class RegistryStore(Protocol):
     async def note_key_use(self, api_key_digest: bytes, address: str) -> KeyUse | None:
         """Record a call with this key of a proxy, and return None if the key does not exist any more.
 
-        The first call with a new key moves the end of the older keys to an earlier time. A call with any key
-        of a retired proxy ends the retirement of the proxy.
+        The first call with a new key makes the older keys of the proxy expire earlier. A call with any key of
+        a retired proxy ends the retirement of the proxy.
         """
 
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy: ...
     async def grant(self, proxy_id: str, org_id: str) -> Proxy: ...
     async def revoke(self, proxy_id: str, org_id: str) -> Proxy: ...
     async def proxies(self, org_id: str | None) -> list[Proxy]:
-        """Return all proxies, or those that serve the organisation, sorted by name."""
+        """Return proxies sorted by name: all proxies, or only the proxies that serve the organisation."""
 
     async def hands_of_proxies(self) -> Mapping[str, str]:
         """Return, by proxy id, the holder of the keys of each proxy that is in use.
@@ -1234,10 +1235,10 @@ class RegistryStore(Protocol):
         schemas: Mapping[str, str] = NO_NAMES,
         approval: Approval | None = None,
     ) -> tuple[Ruleset, Applied]:
-        """Store a new version of the ruleset, unless its text and schemas are those of the active version.
+        """Store a new version of the ruleset, unless the active version has the same text and schemas.
 
         Return the changes. `schemas` gives the digest of the schema for each root path whose names the rules
-        use. Raise Conflict unless these schemas are the current schemas of the organisation. Raise
+        use. Raise Conflict if the given schemas are not the current schemas of the organisation. Raise
         SecondPersonNeeded if the organisation requires a second person and `approval` is None, as
         `roll_back`, `bind_app` and `promote_shadow` do.
         """
@@ -1287,7 +1288,8 @@ class RegistryStore(Protocol):
     async def add_stop(self, stop: Stop) -> Stop:
         """Add an emergency stop.
 
-        Return the active stop. This is the earlier stop if the target was stopped already.
+        Return the emergency stop that is now active. If the target was stopped already, the active stop is
+        the earlier stop.
         """
 
     async def lift_stop(self, org_id: str | None, app_id: str | None) -> bool:
@@ -1395,7 +1397,7 @@ class EnrolmentStore(Protocol):
         """
 
     async def retire_silent(self, now_ms: int) -> int:
-        """Retire some of the proxies that were silent for as long as their enrolment token allows.
+        """Retire some of the proxies that sent nothing for the time that their enrolment token allows.
 
         Return their number.
         """
@@ -1427,7 +1429,7 @@ class SchemaStore(Protocol):
 
     async def packed_schema(self, digest: str) -> bytes | None: ...
     async def schema_uses(self, org_id: str, root: str) -> list[SchemaUse]:
-        """Return the ruleset versions of an organisation that name a schema of the root path."""
+        """Return the ruleset versions of an organisation that name a schema with this root path."""
 
 
 class OperatorStore(Protocol):
@@ -1482,7 +1484,7 @@ class OperatorStore(Protocol):
     async def set_provided(
         self, operator_id: str, display_name: str, roles: Sequence[ProvidedRole], until_ms: int
     ) -> None:
-        """Replace all roles of an operator from an identity provider.
+        """Replace all roles that an operator has from an identity provider.
 
         If the operator has no role any more, the operator's sessions end.
         """
@@ -1522,9 +1524,10 @@ class OperatorStore(Protocol):
         """
 
     async def forgive_attempt(self, keys: SignInKeys) -> None:
-        """Delete the newest sign-in attempt, because it succeeded.
+        """Delete the newest sign-in attempt, because the sign-in succeeded.
 
-        Earlier failures of this name at this address no longer count for that pair.
+        Earlier failed sign-ins with this name from this address no longer count for the pair of name and
+        address.
         """
 
 
@@ -1559,8 +1562,9 @@ class ListStore(Protocol):
     ) -> ListPage[Operator]:
         """Return a page of the list of operators.
 
-        The page has the operator of that name, and operators with a role in one of the query's organisations.
-        `org_id` restricts the page to operators with a role in that organisation or in every organisation.
+        The page has the operator with the given name, and operators with a role in one of the query's
+        organisations. `org_id` restricts the page to operators with a role in that organisation or in every
+        organisation.
         """
 
     async def count_proxies(
@@ -1575,8 +1579,8 @@ class ListStore(Protocol):
 class Peers(Protocol):
     """The control planes that share the store, as one control plane sees them.
 
-    One of the control planes is the leader. Each control plane announces the events that it stored to the
-    other control planes.
+    One of the control planes is the leader. Each control plane announces to the other control planes which
+    events it stored.
     """
 
     @property
@@ -1686,13 +1690,13 @@ class Store(
 
     async def ping(self) -> None: ...
     async def tally(self, most: int) -> Tally:
-        """Return the facts for external monitoring, with the `most` proxies that need attention most."""
+        """Return the facts for external monitoring, with the `most` proxies that most need attention."""
 
     async def together(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         """Make all changes of `work` in one transaction: if one change fails, no change is made.
 
-        `work` uses the store that it receives as its argument, and waits for nothing else. `work` runs again
-        if the connection to the database was lost before anything was committed.
+        `work` must use the store in its argument, and must wait for no other operation. `work` runs again if
+        the connection to the database was lost before anything was committed.
         """
 
     async def close(self) -> None: ...

@@ -167,7 +167,7 @@ def _conditions(source: Source, query: ListQuery, dialect: Dialect) -> Iterable[
 def part_of(column: str) -> str:
     """Return the condition that the column contains a text.
 
-    The function `pattern` makes the parameter of this condition from the text.
+    The function `pattern` converts the searched text to the parameter of this condition.
     """
     return f"lower({column}) LIKE ? ESCAPE '!'"
 

@@ -23,7 +23,7 @@ _RUNS_FROM: Final = re.compile(r"\.from_(\d+)\.sql")
 
 
 class DatabaseTooNew(StoreError):
-    """Error because a later release than this one wrote the store."""
+    """Error because a later release of Graphward wrote the store."""
 
 
 def migrate(path: Path) -> None:
@@ -60,7 +60,7 @@ def read_migrations(folder: str) -> list[tuple[int, str, str]]:
 
 
 def refusal(applied: Mapping[int, str], known: int) -> str | None:
-    """Return why a program of schema `known` can't use these migrations; None if the program can."""
+    """Return why a program with schema `known` can't use these migrations, or None if it can use them."""
     newer = {number: name for number, name in applied.items() if number > known}
     for name in newer.values():
         least = _RUNS_FROM.search(name)

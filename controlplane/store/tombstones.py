@@ -203,7 +203,7 @@ class TombstoneTables:
         return list(map(_tombstone, rows))
 
     async def purge_tombstones(self, now_ms: int, log_kept_ms: int) -> int:
-        """Remove the tombstones whose events are gone and that no kept line of the operator log names."""
+        """Remove the tombstones that no stored event and no kept line of the operator log names."""
 
         def job(connection: Connection) -> int:
             rows = connection.rows(f"{_FOUND} WHERE deleted_ms < ?", (now_ms - _LATE_MS,))

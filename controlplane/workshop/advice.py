@@ -152,7 +152,7 @@ def _unknown_methods(ruleset: Ruleset) -> _Advice:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A pattern of a rule that decides every request it matches."""
+    """A path pattern of a rule, if the rule decides every request that the pattern matches."""
 
     index: int
     rule: Rule
@@ -256,10 +256,10 @@ def _settled_by_order_alone(ruleset: Ruleset) -> _Advice:
 
 
 def _contradict(first: _Place, second: _Place) -> bool:
-    """Return True if two patterns overlap, neither covers the other, and their rules differ.
+    """Return True if two patterns overlap only partly, and their rules have different verdicts or transforms.
 
-    An exception before a general rule is the usual way to write rules. Two rules that each match a part of
-    the other rule's requests may be an oversight.
+    Rulesets usually place a rule for an exception before the general rule. Two rules that each match a part
+    of the other rule's requests may be an oversight.
     """
     one, other = first.rule, second.rule
     return (

@@ -1,8 +1,8 @@
 """Explanation of a verdict: the rules in the order in which they are tried, and each condition's result.
 
-The verdict is the verdict of `Plan.decide`. The explanation uses the same compiled rules as the proxy, so the
-same checks evaluate each part of a rule. If facts of the request or its response are unknown, the explanation
-has every verdict that a possible request would get.
+The explained verdict is the verdict that `Plan.decide` returns. The explanation uses the same compiled rules
+as the proxy, so the same checks evaluate each part of a rule. If facts of the request or its response are
+unknown, the explanation has every verdict that a possible request would get.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One condition of a rule, whether it holds, and the values that the request or response has."""
+    """One condition of a rule, its result, and the tested values of the request or response."""
 
     part: str  # path, methods, until, ip, time, body_only, or a condition's source and name
     asked: str
@@ -117,7 +117,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One interpretation of the target: the rules tried for it, and the decision for it alone."""
+    """One interpretation of the target: the rules tried for this interpretation, and its decision."""
 
     paths: tuple[str, ...]  # all names of the resource
     importance: Importance
@@ -176,7 +176,7 @@ _Considered = dict[int, list[tuple[Candidate, Name]]]  # keys are indexes of rul
 
 
 class Explainer:
-    """An explainer for one ruleset, which is compiled once for all requests."""
+    """Explainer of verdicts for one ruleset. The ruleset is compiled once for all requests."""
 
     def __init__(self, ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
         self._ruleset = ruleset
@@ -262,7 +262,7 @@ class Explainer:
     def _response_account(
         self, reading: Reading, request: PartlyKnownRequest, whole: Plan, response: ResponseFacts
     ) -> Account:
-        """Explain the response rules, for the decision that all interpretations of the request lead to."""
+        """Explain the response rules, after the one decision that all request interpretations give."""
         plan = self._plan_of(reading, request)
 
         def decided() -> Decision | None:
@@ -302,7 +302,7 @@ class Explainer:
         request: RequestFacts,
         response: ResponseFacts | None,
     ) -> Iterator[Attempt]:
-        """Yield the rules that are tried, until one decides, in the order of `Lane.evaluate`."""
+        """Yield the tried rules in the order of `Lane.evaluate`, up to the rule that decides."""
         for index, rule in enumerate(self._ruleset.rules):
             if (rule.when == "response") is (response is None):
                 continue
@@ -334,8 +334,8 @@ class Explainer:
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
         """Return the response rules that block before a response exists, with the rules tried before them.
 
-        `Plan.decide` evaluates these response rules together with the request rules. Return nothing if no
-        response rule blocks before a response exists.
+        `Plan.decide` evaluates response rules that block before a response exists together with the request
+        rules. Return nothing if no response rule blocks before a response exists.
         """
         report: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):
@@ -349,7 +349,7 @@ class Explainer:
         return tuple(report) if blocks else ()
 
     def _before_a_response(self, considered: _Considered, request: RequestFacts) -> Iterator[Attempt]:
-        """Yield the response rules that need no response, up to the first rule that needs a response."""
+        """Yield the response rules that need no response, until the first rule that needs a response."""
         for index, rule in enumerate(self._ruleset.rules):
             if rule.when != "response" or rule.verdict == "log_only":
                 continue
@@ -519,7 +519,7 @@ def _outcome(held: Sequence[Held], decision: Decision) -> Outcome:
 def _worth_telling(attempts: dict[Attempt, None]) -> tuple[Attempt, ...]:
     """Return the tried rules that an explanation reports.
 
-    Leave out a path of a rule that does not match, if another path of the same rule matches.
+    Leave out a rule's path that does not match, if another path of the same rule matches.
     """
     return tuple(attempt for attempt in attempts if attempt.outcome != "unmatched") or tuple(attempts)[:1]
 

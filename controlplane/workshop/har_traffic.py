@@ -65,7 +65,7 @@ class Foreseen:
 
 
 def by_outcome(foreseen: Iterable[Foreseen]) -> list[list[Foreseen]]:
-    """Group exchanges by outcome: first blocked, then unclear, then allowed; larger groups first in each."""
+    """Group exchanges by outcome: blocked, unclear, allowed. Larger groups come first in each outcome."""
     groups: dict[Outcome | Unclear, list[Foreseen]] = {}
     for one in foreseen:
         groups.setdefault(one.outcome, []).append(one)
@@ -200,7 +200,7 @@ def _by_place(observed: Observations, exchanges: Sequence[Exchange]) -> _ByPlace
 
 
 def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
-    """Return the members of all bodies for each writing method of a pattern, if all its bodies are known."""
+    """Return the body members of each writing method of a pattern, if all bodies of the method are known."""
     found = {
         place: members_of(exchange for _, exchange in seen)
         for place, seen in by_place.items()
@@ -210,7 +210,7 @@ def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
 
 
 def _filters(by_place: _ByPlace) -> dict[Place, Filter]:
-    """Return filters for patterns and methods whose requests all named the properties that they need.
+    """Return a filter for each pattern and method whose requests all named the properties that they need.
 
     A suggested filter is used only if it leaves every recorded response unchanged. A filter for one method
     ignores requests of other methods to the same path.

@@ -42,7 +42,7 @@ _SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example
 
 @dataclass(frozen=True, slots=True)
 class OpenRoute:
-    """A route to a schema element on which the rule's verdict does not apply, with an example."""
+    """A route that reaches a schema element without the rule's verdict, with an example request."""
 
     kind: RouteKind
     template: str
@@ -83,8 +83,8 @@ class RuleRoutes:
 class RoutesReport:
     """The routes to schema elements that the rules of a ruleset leave open.
 
-    `unknown` has the paths that the schema does not contain, by rule and position. `skipped` counts the rules
-    that were not examined because the ruleset has too many routes.
+    Each entry of `unknown` stands for a path that the schema does not contain: the rule and the path's
+    position. `skipped` counts the rules that were not examined because the ruleset has too many routes.
     """
 
     rules: tuple[RuleRoutes, ...]
@@ -101,7 +101,7 @@ def routes_of(
     limit: int = MAX_REQUESTS,
     root: str = GRAPH_ROOT,
 ) -> RoutesReport:
-    """Return the open routes of each rule, or of the rule with the id `only`.
+    """Return the open routes for each rule, or only for the rule with the id `only`.
 
     If `model` is None, only the routes that a path itself shows are tried. If `model` is None, a ruleset with
     rules about schema elements gets an empty report. `root` is the root path of the service that the model
@@ -116,19 +116,19 @@ def routes_of(
 
 
 def first_of_each_kind(routes: tuple[OpenRoute, ...]) -> tuple[OpenRoute, ...]:
-    """Return the routes ordered so that the first routes are of different kinds."""
+    """Return all routes, sorted so that one route of each kind comes first."""
     firsts = {each.kind: each for each in reversed(routes)}
     leading = [each for each in routes if firsts[each.kind] is each]
     return (*leading, *(each for each in routes if firsts[each.kind] is not each))
 
 
 def _with_method(template: str, method: str) -> str:
-    """Return the template, with the method before it unless the method is GET."""
+    """Return a path template, with the method in front unless the method is GET."""
     return f"{method} {template}" if method != "GET" and template.startswith("/") else template
 
 
 class _Examination:
-    """The examination of the routes that a ruleset leaves open, with one schema.
+    """The search for the routes that a ruleset leaves open, in one schema.
 
     Conditions on the client address and on the time count as matched.
     """
@@ -203,7 +203,7 @@ class _Examination:
         return RuleRoutes(index, things, count, cut, tuple(opened), closed_by, passing)
 
     def _compiled_for(self, index: int, rule: Rule) -> CompiledRuleset:
-        """Compile the ruleset so that a rule's conditions count as true, except conditions on the query."""
+        """Compile the ruleset without the conditions of the given rule, except conditions on the query."""
         kept = tuple(each for each in rule.conditions if each.source in _SAMPLED)
         if len(kept) == len(rule.conditions):
             return self._compiled
@@ -234,7 +234,7 @@ class _Examination:
         return enumeration.routes(named, methods)
 
     def _holds_at_its_own_path(self, index: int, rule: Rule, compiled: CompiledRuleset) -> bool:
-        """Return False if a condition or another rule decides all requests at the rule's own paths."""
+        """Return True if the rule decides some request at its own paths as strictly as its verdict says."""
         for named in self._named[index]:
             for example in own_examples(named, rule.match.methods):
                 decision = self._decided(example, compiled)
@@ -256,7 +256,7 @@ class _Examination:
         return None
 
     def _decided(self, example: Example, compiled: CompiledRuleset) -> Decision | None:
-        """Return the proxy's decision on the example, or None if the proxy refuses the request."""
+        """Return the proxy's decision on the example request, or None if the proxy refuses the request."""
         self._left -= 1
         body = None if example.body is None else example.body.encode()
         try:
@@ -285,7 +285,7 @@ class _Examination:
         return rule.transforms is None or _hides_at(decision.transforms, rule.transforms, place)
 
     def _closing_match(self, things: list[Thing]) -> str:
-        """Return a match that closes all routes to the schema elements, or an empty text without a schema."""
+        """Return the text of a `match` that closes all routes to the schema elements; "" without schema."""
         if self._graph is None:
             return ""
         operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)
@@ -302,7 +302,7 @@ class _Examination:
     # Navigations that an allow or a filter passes.
 
     def _passing(self, index: int, rule: Rule, compiled: CompiledRuleset) -> Iterator[Passing]:
-        """Yield the navigations that a rule lets through by `$expand`, but does not name."""
+        """Yield the navigations that a rule does not name, but that it lets requests read by `$expand`."""
         methods = {method.upper() for method in rule.match.methods}
         if rule.verdict == "block" or rule.when == "response" or (methods and "GET" not in methods):
             return
@@ -325,7 +325,7 @@ class _Examination:
                     yield Passing(name, example, hidden_by)
 
     def _hiding(self, index: int, edge: Edge, decision: Decision) -> Iterator[int]:
-        """Yield the rules that hide a navigation's target elsewhere, but not in the example."""
+        """Yield the rules that hide the target of a navigation in other requests, but not in the example."""
         for at, rule in enumerate(self._ruleset.rules):
             methods = {method.upper() for method in rule.match.methods}
             if at == index or rule.verdict not in ("block", "filter") or rule.id in decision.rule_ids:
@@ -376,7 +376,7 @@ def _hides_link(decision: Decision, link: str) -> bool:
 
 
 def _hides_at(found: Transforms, wanted: Transforms, place: str) -> bool:
-    """Return True if `found` hides all that `wanted` hides of the objects at the property path `place`."""
+    """Return True if `found` hides, in the objects at property path `place`, all that `wanted` hides."""
     if any(_hides_as_much(Transforms(each.strip, each.allow), wanted) for each in found.typed):
         return True
     if not place:

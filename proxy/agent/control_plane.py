@@ -86,8 +86,8 @@ class ControlPlane:
     ) -> None:
         """`present` returns the identity for each call, or raises CallFailed if the proxy has no identity.
 
-        `refused` receives an identity that the control plane does not accept. With `require_signed`, a
-        response counts only if it has a signature for its request.
+        `refused` receives an identity that the control plane does not accept. If `require_signed` is True, a
+        response counts only if it is signed for the sent request.
         """
         # Number of responses without a signature, by the last part of the path.
         self.unsigned: Counter[str] = Counter()

@@ -35,7 +35,7 @@ class Maintenance:
 
     @property
     def age_seconds(self) -> float | None:
-        """Seconds after the vault last gave a usable response; None before the first one."""
+        """Seconds since the vault last gave a usable response; None before the first usable response."""
         return None if self._read_at is None else time.monotonic() - self._read_at
 
     def succeeded(self) -> None:
@@ -75,7 +75,7 @@ class Held(Protocol):
 
     @property
     def ends_at(self) -> float:
-        """Unix seconds when the value expires; infinity for no known end."""
+        """Unix time in seconds at which the secret's value expires; infinity if no expiry is known."""
 
     def check(self) -> Check: ...
 
@@ -93,7 +93,7 @@ class HeldSecret:
         own_end: Callable[[VaultSecret], float] = lambda secret: math.inf,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`own_end` returns the time when the secret's content expires, such as the end of a certificate."""
+        """`own_end` returns the time when the secret's content expires, such as a certificate's expiry."""
         self._vault = vault
         self._name = name
         self._interval = interval
@@ -185,7 +185,7 @@ class HeldSecret:
 
 
 def ending_check(held: Iterable[Held], now: float) -> Check:
-    """Name each secret in use that ends soon or has ended, with the time of its end."""
+    """Name each used secret that expires soon or has expired, with the time of its expiry."""
     ending = [
         f"{each.what} {'expires' if now < each.ends_at else 'expired'} at {_utc(each.ends_at)}"
         for each in held

@@ -1,4 +1,4 @@
-"""Check of the issuers of federated credentials: this host must be able to read their keys."""
+"""Check of the issuers of federated credentials: this host must be able to read the issuers' keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIX_NAME = (
 
 
 async def issuers(settings: Settings, snapshot: Snapshot | None) -> Sequence[Finding]:
-    """Return a finding for each issuer that an enabled application of the last rules snapshot names."""
+    """Return a finding for each token issuer that an enabled application in the last rules snapshot names."""
     if snapshot is None:
         return []
     pinned = pinned_issuers(snapshot.apps).values()

@@ -58,7 +58,7 @@ def _shared(address: Address) -> Finding:
 
 
 def _is_shared(address: Address, supervisor: int) -> bool:
-    """Return True if the kernel also gives connections of the address to processes of other programs.
+    """Return True if the kernel also passes connections to the address to processes of other programs.
 
     The supervisor holds the listening sockets of its workers too. Return False if the processes of another
     user can't be examined.
@@ -100,7 +100,7 @@ def _port(key: str, address: Address, *, running: bool) -> Finding:
 
 
 def _bound(address: Address) -> OSError | None:
-    """Return the error of an attempt to bind the address; None if it succeeds.
+    """Return the error of an attempt to bind the address; None if the attempt succeeds.
 
     The socket is bound for a moment, but does not listen. The bound socket does not prevent another process
     from listening, because it sets SO_REUSEADDR too.

@@ -46,7 +46,7 @@ class EgressProxy:
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """Hosts that are connected to directly, without the egress proxy; one entry of `NoProxy`."""
+    """Hosts that the program connects to directly, without the egress proxy: one entry of `NoProxy`."""
 
     text: str
     hosts: str | IPv4Network | IPv6Network  # a name stands for itself and for all its subdomains
@@ -196,7 +196,10 @@ def parse_bypass(text: str) -> Bypass:
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
-    """Return host and port of a `NoProxy` entry. An IPv6 address with a port is written in brackets."""
+    """Return the host and the port of a `NoProxy` entry.
+
+    An IPv6 address with a port is written in brackets.
+    """
     host, colon, port = text.rpartition(":")
     if not colon or _PORT.fullmatch(port) is None or (":" in host and not host.endswith("]")):
         return text, None

@@ -23,14 +23,14 @@ _MAX_TEXT: Final = 8_000_000  # sum of `folding_cost` for all conditions: a thir
 
 
 class MalformedBody(MalformedTarget):
-    """A condition needs a property of a body that is not JSON in UTF-8.
+    """A condition needs a property of the body, but the body is not JSON in UTF-8.
 
     The proxy refuses the request body with 400 badRequest.
     """
 
 
 class BodyNeeded(Exception):
-    """The rule that decides needs a body that was not read yet."""
+    """The deciding rule needs a body that the proxy has not read yet."""
 
 
 class Composite:
@@ -191,7 +191,7 @@ class ResponseFacts:
         self._document: _Document | None = None
 
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
-        """Return the values that the property path leads to in the response, or in an item of its `value`.
+        """Return the values at the property path in the response, or in an item of its array `value`.
 
         Raise MalformedBody or BodyNeeded if the response's body cannot be read.
         """
@@ -220,7 +220,7 @@ class ItemReader:
 
 
 def parse_document(body: bytes) -> object:
-    """Parse JSON and keep every occurrence of a name: each object becomes a dict of lists by folded names."""
+    """Parse JSON; each object becomes a dict from a folded name to the list of all values under that name."""
     try:
         text = json_text.readable(body).decode("utf-8")
         return json.loads(text, object_pairs_hook=_all_members, parse_constant=_refuse_constant)
@@ -263,7 +263,7 @@ class _Document:
         )
 
     def values(self, path: tuple[str, ...], cost: int) -> Sequence[Value]:
-        """Return all values that a property path leads to in the document.
+        """Return all values of the document at a property path.
 
         Dots in a property path lead into objects and arrays.
         """
@@ -280,7 +280,7 @@ class _Document:
         return found
 
     def values_in(self, value: object, path: tuple[str, ...], cost: int) -> Sequence[Value]:
-        """Return all values that a property path leads to, starting from a part of a document."""
+        """Return all values at a property path that starts at `value`, a part of a document."""
         found: list[Value] = []
         self._collect(value, path, 0, found)
         self.look(len(found) * cost)

@@ -52,7 +52,7 @@ def digest_of(data: bytes) -> str:
 
 
 class ResourceModel:
-    """A schema of a graph API, as tables of 32-bit words within the bytes from which it was loaded.
+    """Schema of a graph API, whose tables are arrays of 32-bit words inside the loaded bytes.
 
     The model builds two of its tables of types only when a rule needs them. The model identifies types,
     members, roots and operations by the rows of their tables. -1 means that no such row exists.
@@ -149,7 +149,7 @@ class ResourceModel:
         return tuple(range(first, last))
 
     def member_of(self, type_: int, name: int) -> tuple[int, int]:
-        """Return the type that declares the given member name, and the row of the member.
+        """Return the type that declares the member of the given name, and the table row of the member.
 
         The type that declares the member is the given type or a base type of it.
         """

@@ -58,7 +58,7 @@ class TimeGate(msgspec.Struct, frozen=True):
 class BodyOnly(msgspec.Struct, frozen=True):
     """Paths of the properties that a request body may have under a rule.
 
-    With `wants_another`, the check holds if the body has a property that is not listed.
+    If `wants_another` is True, the check holds if the body has a property that is not in the list.
     """
 
     names: tuple[str, ...]

@@ -2,8 +2,8 @@
 
 YAML's implicit types lose the spelling of scalars. For example, `1.10` becomes 1.1, `4.0` becomes 4 and `+47`
 becomes 47. So a plain YAML scalar becomes a `Written` if its Python value does not preserve the spelling. A
-`Written` counts as text where text is expected, and as a number where a number is expected. All scalars
-without a special spelling are plain Python values, whose text is `text_of`.
+`Written` counts as text where text is expected, and as a number where a number is expected. A scalar without
+a special spelling is a plain Python value; `text_of` returns the value's text.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_plain(text: str) -> bool | int | float | str | Written | None:
 
 
 def number_in(text: str) -> int | float | None:
-    """Return the decimal number that a text spells, including leading zeros and signs.
+    """Return the decimal number that a text spells, even with leading zeros and a sign.
 
     Return None if the text is not a number, or if the number is too long or too large.
     """
@@ -123,7 +123,7 @@ def as_value(value: T) -> T | bool | int | float:
 
 
 def as_values(value: object) -> object:
-    """Return a document with each `Written` replaced by its number or boolean."""
+    """Return a copy of a YAML document in which a number or boolean replaces each `Written`."""
     if isinstance(value, dict):
         return {key: as_values(each) for key, each in value.items()}
     if isinstance(value, list):

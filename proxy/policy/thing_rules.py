@@ -151,7 +151,7 @@ class ThingRules:
         self._rules.append(ThingRule(index, verdict, match, transforms, self._resolvers))
 
     def knows(self, segment: str) -> bool:
-        """Return True if the things that a path reaches may depend on the given segment, in lower case."""
+        """Return True if the lower-case segment may change which schema things a path reaches."""
         if segment in _OPTIONS or segment in _NO_THINGS or segment in self._roots:
             return True
         simple = segment.rpartition(".")[2] if "." in segment else segment
@@ -175,7 +175,7 @@ class ThingRules:
     def finds(self, searched: str) -> tuple[tuple[int, Transforms | None], ...]:
         """Return each rule that blocks or filters a type that a search requests.
 
-        Each rule in the result has its index, and the transforms for objects of that type.
+        Each rule in the result has its index, and its transforms for objects of the requested type.
         """
         found: list[tuple[int, Transforms | None]] = []
         for resolver in self._resolvers:
@@ -199,7 +199,7 @@ class ThingRules:
         return member >= 0 and path.model.member_flags(member) & NAVIGATION != 0
 
     def fit(self, name: Name) -> int:
-        """Return a number for how well the schema describes an implied path.
+        """Return a number from 0 to 2 for how well the schema describes an implied path.
 
         The fit of an implied path is 2 if the schema has each step of the path, and 1 if the schema does not
         describe the path. The fit of an implied path is 0 if the schema expects an object id at a position
@@ -226,7 +226,7 @@ class ThingRules:
         return "" if path is None else told(path)
 
     def met(self, index: int, names: tuple[Name, ...]) -> str:
-        """Return for people the path step at which a rule holds, such as `resource message, step 2`."""
+        """Return a text with the path step at which a rule holds, such as `resource message, step 2`."""
         path = self.reached(names)
         rule = next((each for each in self._rules if each.index == index), None)
         if path is None or rule is None:
@@ -240,7 +240,7 @@ class ThingRules:
         return f"{word} {named_step(path, at)}, step {step_number(path, at)}"
 
     def reached(self, names: tuple[Name, ...]) -> ReachedPath | None:
-        """Return the schema steps of a resource, for the name that the schema describes best.
+        """Return the schema steps of a resource, by that name of the resource that a schema describes best.
 
         Return None if no schema describes the resource.
         """
@@ -276,7 +276,7 @@ class ThingRules:
         return found
 
     def _add_strips(self, rule: ThingRule, path: ReachedPath, found: list[Finding]) -> None:
-        """Block the path of a blocked property, or hide the property in objects at the path's end."""
+        """Add a finding for a path to a hidden property, or for the path's end objects with the property."""
         if not path.steps:
             return
         parts = rule.things[path.model.digest].parts
@@ -328,7 +328,10 @@ class ThingRules:
         return tuple(found)
 
     def _reaches_nothing(self, folded: tuple[str, ...]) -> bool:
-        """Return True for the path of a $batch, whose sub-requests are evaluated, and of `$metadata`."""
+        """Return True for the path of `$metadata` or `$batch`.
+
+        Only the sub-requests of a `$batch` are evaluated.
+        """
         if not folded or folded[-1] not in _NO_THINGS:
             return False
         found = self._schemas.of(folded)
@@ -424,7 +427,7 @@ def typed_transforms(transforms: Transforms, things: Things, root: int, *, named
 
 
 def _tells_more(path: ReachedPath, other: ReachedPath) -> bool:
-    """Return True if only `path` is certain, or if both are equally certain and `path` has more steps."""
+    """Return True if only `path` is certain, or if `path` is equally certain and has more steps."""
     if path.certain is not other.certain:
         return path.certain
     return len(path.steps) > len(other.steps)

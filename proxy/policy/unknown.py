@@ -1,4 +1,4 @@
-"""Evaluate rules on requests of which some facts are unknown, for all possible values of these facts.
+"""Evaluate rules on requests with some unknown facts, for all possible values of these facts.
 
 An audit event has no headers and no bodies, so some facts of the request are unknown. The evaluation covers
 every request that the event may describe, and runs once for each combination of possible values. If all
@@ -226,7 +226,7 @@ def partly_known_rules(ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> Compi
 
 
 def partly_known_check(part: Part) -> Check:
-    """Return the check of `compile_part` for a part of a rule, extended to unknown facts."""
+    """Return the check that `compile_part` makes for a part of a rule, extended to unknown facts."""
     known = compile_part(part)
     if isinstance(part, TimeGate | Until):
         return _gate_check(part, known, "the time of the request")
@@ -303,7 +303,7 @@ def _fact(condition: Condition) -> str:
 def _positive(test: Comparison) -> tuple[Comparison, bool]:
     """Return a condition's test without its negation, and True if the test had a negation.
 
-    So the operators `equals` and `not_equals` share one assumed result.
+    Because the test is returned without its negation, `equals` and `not_equals` share one assumed result.
     """
     operand = test.operand if isinstance(test.operand, tuple) else (test.operand,)
     match test.operator:

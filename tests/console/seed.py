@@ -268,7 +268,7 @@ class _Seeding:
         raise AssertionError("nothing here searches")
 
     async def _operate(self) -> None:
-        """Record actions of operators in the operator log, one of which was refused."""
+        """Record operators' actions in the operator log, including one action that was refused."""
         actors = {
             each.name: Actor(each.name, each.roles, "10.0.4.17") for each in await self._store.operators()
         }

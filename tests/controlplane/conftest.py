@@ -112,7 +112,7 @@ async def commands(plane: Plane, tmp_path: Path) -> Commands:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Latch]:
-    """Yield a latch that delays runs in other processes until the test releases the latch or ends."""
+    """Yield a latch that blocks functions in other processes until the test releases the latch or ends."""
     latch = Latch(tmp_path)
     try:
         yield latch

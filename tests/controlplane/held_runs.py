@@ -11,7 +11,7 @@ from controlplane.operations import rulesets
 
 
 class Latch:
-    """A lock that functions in other processes wait for, until a test releases it."""
+    """A lock that functions in other processes wait for, until a test releases the lock."""
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "latch")
@@ -41,7 +41,7 @@ def wait_for(path: str, begun: str | None = None) -> bool:
 
 
 def read_slowly(path: str, begun: str, *arguments: Any) -> Any:
-    """Read a ruleset as `apply` does, as soon as the latch is released."""
+    """Read a ruleset in the same way as `apply`, as soon as the test releases the latch."""
     wait_for(path, begun)
     return rulesets.read_ruleset(*arguments)
 

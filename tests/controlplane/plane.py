@@ -1,4 +1,4 @@
-"""A control plane on real sockets and real files, with a fake clock and a proxy that signs by itself."""
+"""A control plane on real sockets and files, with a fake clock and a test proxy with its own signing code."""
 
 from __future__ import annotations
 

@@ -68,7 +68,10 @@ def test_migrations_are_applied_once_each_in_their_order(tmp_path: Path) -> None
 async def test_a_database_of_an_earlier_release_is_brought_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
-    """The earlier release stored a row per event; the events keep their positions, bytes, times and ids."""
+    """The earlier release stored a row per event.
+
+    An upgrade keeps the events' positions, bytes, times and ids.
+    """
     path = tmp_path / "store.db"
     with monkeypatch.context() as patched:
         patched.setattr("controlplane.store.migrate._migrations", lambda: _migrations()[:3])
@@ -184,7 +187,7 @@ async def test_two_first_starts_at_once_make_one_store(tmp_path: Path, clock: Fa
 
 
 async def test_commits_are_synced_to_disk(database: SqliteDatabase) -> None:
-    """The mode WAL with synchronous = FULL makes a commit one fsync of the log."""
+    """SQLite syncs the log to disk once for each commit, in WAL mode with synchronous = FULL."""
 
     def pragmas(connection: Connection) -> list[int | str]:
         names = ("synchronous", "journal_mode", "foreign_keys")
@@ -249,7 +252,7 @@ async def test_a_crowded_queue_says_so_at_once(
 ) -> None:
     """The limits of the store's queue count both writes and bytes.
 
-    The store's queue has room for a call of each proxy of a large fleet.
+    The store's queue has room for one call from every proxy of a large fleet.
     """
     assert waiting.MOST_WAITING >= 8000
     release = threading.Event()

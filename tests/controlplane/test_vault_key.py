@@ -23,7 +23,7 @@ NAME = "master-key"
 
 @dataclass
 class Moved:
-    """A control plane whose key is in a file, and the vault to which the key may move."""
+    """A control plane with its master key in a file, and a key vault to which a test may move the key."""
 
     config: Path
     vault: FakeKeyVault

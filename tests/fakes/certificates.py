@@ -50,7 +50,7 @@ def client_certificate(
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None,
     chain: Sequence[x509.Certificate] = (),
 ) -> ClientCertificate:
-    """Make a self-signed certificate as a key vault does, or an issued one with its `chain`."""
+    """Make a self-signed certificate as a key vault does, or an issued certificate with its `chain`."""
     key = key or rsa.generate_private_key(65537, 2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -76,7 +76,10 @@ def client_certificate(
 
 
 class CertificateAuthority:
-    """A certificate authority that exists as long as its directory; clients trust its `ca_file`."""
+    """A certificate authority that exists as long as its directory.
+
+    Clients trust the authority's `ca_file`.
+    """
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A fake identity provider: client credentials, upstream tokens, people's sign-ins, and its failures.
+"""A fake identity provider: client credentials, upstream tokens, people's sign-ins, and simulated failures.
 
 People sign in by OpenID Connect.
 """
@@ -35,7 +35,7 @@ ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 class FakeIdentityProvider(Fake):
-    """Issuer of tokens to clients of one tenant: to one client, unless more are registered.
+    """Token issuer for the clients of one tenant. There is one client unless a test registers more clients.
 
     A test may change the `mode` of the fake at any time.
     """
@@ -259,7 +259,7 @@ class SignIns:
         return jwt.encode(claims, self.key, self.algorithm, header)  # type: ignore[arg-type]
 
     def begin(self, query: dict[str, str]) -> Response:
-        """Redirect the browser back with a code at once, as if the person consented."""
+        """Redirect the browser back to the client with a code at once, as if the person had consented."""
         self.asked.append(query)
         wanted = {"response_type": "code", "code_challenge_method": "S256", "client_id": CLIENT_ID}
         if any(query.get(name) != value for name, value in wanted.items()) or "openid" not in query["scope"]:

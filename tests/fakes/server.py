@@ -106,7 +106,8 @@ def _keep(kept: bytearray, data: bytes) -> None:
 class Response:
     """A response for the fake server to send.
 
-    A `stream` of `length` bytes, or of unknown length in chunks, replaces `body`.
+    If `stream` is given, the server sends the stream instead of `body`: `length` bytes, or chunks if the
+    length is unknown.
     """
 
     status: int
@@ -121,7 +122,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """Exact bytes to send instead of a response, for bytes that no correct server would send."""
+    """Exact bytes that the fake server sends instead of a response, if no correct server would send them."""
 
     data: bytes
     close: bool = True

@@ -33,7 +33,7 @@ def service_account_token(audience: str = EXCHANGE) -> str:
 
 
 def of_the_cluster(assertion: str) -> str:
-    """Return Entra's response to a service account's token, by the application's federated credential."""
+    """Return the error code with which Entra refuses a service account's token; empty if Entra accepts it."""
     try:
         jwt.decode(assertion, KEY, ["HS256"], audience=EXCHANGE, issuer=ISSUER, subject=SUBJECT)
     except jwt.InvalidAudienceError:

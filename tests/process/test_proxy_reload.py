@@ -105,7 +105,7 @@ async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> 
 async def test_a_pod_that_is_ended_while_its_control_plane_is_away_delivers_before_it_goes(
     tmp_path: Path,
 ) -> None:
-    """The pod's directory is deleted with the pod, so its events could not be delivered later."""
+    """When a pod is deleted, its directory is deleted too, so undelivered events would be lost."""
     environment = {"Audit__DeliverAtStopSeconds": "60"}
     async with whole_system(tmp_path, environment=environment) as system, client_of(system) as client:
         await kill_control_plane(system)

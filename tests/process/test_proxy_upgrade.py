@@ -46,7 +46,10 @@ UPGRADES = 50 if LONG else 1
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """Return the directory of the installed proxy, a copy that a test may replace by another version."""
+    """Return the directory with a copy of the installed proxy.
+
+    A test may replace the copy by another version.
+    """
     installed = tmp_path / "installed"
     shutil.copytree(CODE / "proxy", installed / "proxy", ignore=shutil.ignore_patterns("__pycache__"))
     for library in CODE.glob("*.so"):
@@ -212,7 +215,8 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
 ) -> None:
     """The workers of the new version exit at once.
 
-    The workers of the old version continue, and a fixed version replaces both versions.
+    The old version's workers continue to serve, until a fixed version replaces the old and the faulty
+    version.
     """
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=4) as load:
         worker = code / "proxy" / "worker" / "main.py"
@@ -239,7 +243,7 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
 async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
     tmp_path: Path, code: Path
 ) -> None:
-    """The upgrade can be repeated: the earlier version's workers serve until new workers can."""
+    """An upgrade can be repeated: the old version's workers serve until the new version's workers can."""
     reload = code / "proxy" / "supervisor" / "reload.py"
     change(reload, "RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=2) as load:

@@ -1,4 +1,4 @@
-"""Tests of addresses of one server: recognised in every equivalent spelling, and in no other."""
+"""Tests that every equivalent spelling of a server's address is recognised, and no other address."""
 
 import pytest
 

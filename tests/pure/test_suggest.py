@@ -163,7 +163,7 @@ STRIPPED: Final = ("strip:mobilePhone", "strip:manager.mail")
 
 
 def test_what_was_always_filtered_stays_filtered() -> None:
-    """Rules below a filtered path come first, because the filter would read the segment as a property."""
+    """Rules for paths below a filtered path come first: the filter would take a segment for a property."""
     found = seen_filtered(
         ("/v1.0/users/7", STRIPPED),
         ("/v1.0/users/8?$select=id", STRIPPED[::-1]),

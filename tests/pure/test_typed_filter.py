@@ -1,4 +1,4 @@
-"""Tests of filters about types: they remove properties of each object of a type in any place."""
+"""Tests of filters that name a type: they remove properties from every object of the type in a response."""
 
 import json
 from typing import Any

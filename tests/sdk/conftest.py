@@ -68,7 +68,7 @@ class Program:
 
 @dataclass(slots=True)
 class Harness:
-    """The system, with a way to start applications against it."""
+    """The tested system, with a method that starts applications that use the system."""
 
     system: System
     issuer: FakeIssuer

@@ -49,7 +49,7 @@ _served: dict[str, str] = {}  # Markdown of each page, by its place in the site
 
 
 def repository_path(uri: str) -> str:
-    """Return the path in the repository of a page of the documentation site."""
+    """Return the repository path of a page of the documentation site."""
     return _REPOSITORY_PATHS.get(uri, f"docs/{uri}")
 
 
@@ -184,7 +184,10 @@ def _add_directory(path: str, place: str, files: Files, config: MkDocsConfig) ->
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite links out of docs/, keep the Markdown to serve it, and return it for Python-Markdown."""
+    """Rewrite a page's links out of docs/, and return the Markdown in a form for Python-Markdown.
+
+    The Markdown is also kept, to serve it.
+    """
     uri = page.file.src_uri
     if uri in _FOUND_LATER:
         page.meta["search"] = {"boost": _LOW_BOOST}
@@ -233,7 +236,7 @@ def _entry(page: Page) -> str:
 
 @cache
 def first_sentence(markdown: str) -> str:
-    """Return the first sentence of a page as plain text, or an empty string if it has no paragraph."""
+    """Return the first sentence of a page as plain text, or an empty string if the page has no paragraph."""
     tokens = _commonmark.parse(markdown)
     for token, before in zip(tokens[1:], tokens, strict=False):
         if before.type == "paragraph_open" and before.level == 0:

@@ -1,4 +1,4 @@
-"""Fakes of Microsoft Graph and Microsoft Entra, with their names at port 443 of this network namespace."""
+"""Fakes of Microsoft Graph and Entra, with the services' names at port 443 of this network namespace."""
 
 from __future__ import annotations
 

@@ -96,7 +96,10 @@ def _lifetime(expires_in: float | str) -> float:
 
 
 def _refusal(status: int, pause: str | None, body: bytes, now: float) -> CredentialError:
-    """Describe a refusal by its error codes, never by its description, which quotes the request."""
+    """Describe the provider's refusal by its error codes.
+
+    Its error description is never used, because it quotes the request.
+    """
     asked = min(retry_after(pause, now) or 0.0, _LONGEST_PAUSE)
     try:
         error = msgspec.json.decode(readable(body), type=_Error)

@@ -19,10 +19,11 @@ class Pack:
 
 
 class Address:
-    """A property that contains a pre-authenticated address of a thing, such as the content of a file.
+    """A property that contains a pre-authenticated address (URL), for example of a file's content.
 
-    If the object with the address is a part of other objects, `within` is the property of these objects that
-    contains it. `relation` is the last relation in a path that leads to the objects with the address.
+    If other objects contain the object with the address, `within` is the property of the outer objects that
+    contains the object. `relation` is the last relation of a path; the objects at the end of this path have
+    the address.
     """
 
     __slots__ = ("owner", "property", "relation", "thing", "within")
@@ -38,9 +39,10 @@ class Address:
 
 
 class HandedOver:
-    """An operation whose response has a thing or its address, although the schema does not say so.
+    """An operation that returns a schema thing or its address, although the schema does not declare this.
 
-    `owner` is the type to which the operation binds; it is empty for all operations of that name.
+    `owner` is the type to which the operation binds. If `owner` is empty, all operations with the name are
+    meant.
     """
 
     __slots__ = ("operation", "owner", "things")

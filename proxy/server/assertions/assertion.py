@@ -30,7 +30,7 @@ _LATEST: Final = 1e11  # Unix seconds in the year 5138, the latest time that is 
 
 
 class AssertionRefused(Exception):
-    """Error because a client assertion authenticates no client.
+    """Error because a client assertion does not authenticate a client.
 
     `problem` is a code of CREDENTIAL_PROBLEMS.
     """

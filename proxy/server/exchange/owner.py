@@ -1,7 +1,7 @@
 """Interfaces between an exchange and its parts: the upstream call, and the response to the client.
 
-The parts of an exchange import the base classes of this module instead of `Exchange`, which derives from
-them.
+`Exchange` derives from the base classes of this module. The parts of an exchange import these base classes
+instead of `Exchange`.
 """
 
 from __future__ import annotations
@@ -76,14 +76,16 @@ class ResponseSink(RequestHandler):
         raise NotImplementedError
 
     def send_head(self, status: int, head: bytes, first: bytes, size: int) -> None:
-        """Send the response head and the first piece of the body, which has `size` bytes without its frame.
+        """Send the response head and the first piece of the body.
+
+        Without its framing, this piece has `size` bytes.
 
         More pieces follow.
         """
         raise NotImplementedError
 
     def send_piece(self, before: bytes, chunk: bytes, behind: bytes, last: bool) -> None:
-        """Send a piece of the response body between the bytes that frame it.
+        """Send a piece of the response body, with the framing bytes before and after the piece.
 
         The last piece of the body ends the exchange.
         """
@@ -92,7 +94,7 @@ class ResponseSink(RequestHandler):
     def send_whole(self, status: int, head: bytes, body: bytes, size: int) -> None:
         """Send a complete response and end the exchange.
 
-        The response body has `size` bytes without its frame.
+        Without its framing, the response body has `size` bytes.
         """
         raise NotImplementedError
 

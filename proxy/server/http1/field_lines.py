@@ -105,7 +105,7 @@ class Field:
         return self.name, self.value
 
     def holding(self, value: bytes) -> Field:
-        """Return a copy of this field with a value that was cut out of its line."""
+        """Return a copy of this header field with the value that was cut out of the field's line."""
         return Field(self.name, value, self.kind, b"%b: %b\r\n" % (self.name, value))
 
 
@@ -229,7 +229,7 @@ _SPACE: Final = 0x20
 
 
 class VaryingLines:
-    """Find the values of the fields `names`, because these values differ between the heads of one sender.
+    """Find the values of the fields `names`, which differ between the heads that one sender sends.
 
     A line matches if it spells a name exactly as `names` does, and if its value is empty or begins with a
     visible character. The value of each matching line is cut out of the head. So two heads with the same
@@ -249,7 +249,7 @@ class VaryingLines:
 
 
 class Layout:
-    """Positions of the varying values in one head, and in all heads with the same bytes around them."""
+    """Positions of the varying values in one head, valid for every head that has the same other bytes."""
 
     __slots__ = ("_around", "_size", "_spans", "spelling")
 
@@ -285,7 +285,7 @@ class Layout:
         return values if together.translate(_WITHOUT_CONTROLS) == together else None
 
     def lines(self, head: bytes) -> dict[int, int]:
-        """Map the number of each varying line, counted after the start line, to the index of its value."""
+        """Map the number of each varying line (counted after the start line) to its value's index."""
         return {head.count(b"\r\n", 0, start) - 1: which for which, (start, _) in enumerate(self._spans)}
 
 

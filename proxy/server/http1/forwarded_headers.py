@@ -42,10 +42,10 @@ def head_for_upstream(
     unconditional: bool,
     read: bool,
 ) -> bytes:
-    """Return the application's head with another Host and Authorization and without hop-by-hop fields.
+    """Return the application's request head with a new Host and Authorization and no hop-by-hop fields.
 
     - `body_held`: the whole body has arrived, so Expect is not forwarded.
-    - `replaced_length`: the size of another, uncoded body that is sent upstream instead.
+    - `replaced_length`: the size of an uncoded body that replaces the application's body upstream.
     - `whole`: request the whole response, even if the application requests a range. RFC 9110 §14.2 lets any
       server ignore a range.
     - `unconditional`: request the response even if the resource has not changed.

@@ -34,9 +34,9 @@ class TooManyFields(MalformedHead):
 class RequestReader:
     """Reader of the requests of one connection, one after another.
 
-    Pass received bytes to `feed`, and get each request head from `next_head`. If the request has a body, pass
-    the result of `take_waiting` to `read_body`, and then the bytes that arrive. The reader stores the bytes
-    of later requests.
+    Pass received bytes to `feed`, and get each request head from `next_head`. If the request has a body,
+    first pass the result of `take_waiting` to `read_body`, and then each piece of received bytes. The reader
+    stores the bytes of later requests.
     """
 
     __slots__ = ("_begins_at", "_body", "_fields", "_max_fields", "_max_head_bytes", "_scanned", "_waiting")
@@ -60,7 +60,7 @@ class RequestReader:
 
     @property
     def body_remaining(self) -> int:
-        """Number of body bytes that have not arrived, or CHUNKED or UNTIL_CLOSE; 0 if no body is due."""
+        """Number of body bytes that have not arrived, or CHUNKED or UNTIL_CLOSE; 0 if no body is expected."""
         return 0 if self._body is None else self._body.remaining
 
     def feed(self, data: bytes) -> None:
@@ -114,7 +114,7 @@ class RequestReader:
     def take_waiting(self) -> bytes:
         """Return the waiting bytes and clear the buffer.
 
-        The waiting bytes begin the body of the last request.
+        The waiting bytes are the start of the body of the last request.
         """
         waiting = self._waiting[self._begins_at :]
         self._keep_from(len(self._waiting))

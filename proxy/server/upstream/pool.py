@@ -116,14 +116,14 @@ class UpstreamPool(ConnectionOwner):
             self._idle.append(upstream)
 
     def discard(self, upstream: UpstreamConnection) -> None:
-        """Assign this upstream connection to no further user, because it cannot be used."""
+        """Assign this upstream connection to no other user, because the connection is unusable."""
         if upstream in self._idle:
             self._idle.remove(upstream)
 
     def forget(self, upstream: UpstreamConnection) -> None:
         """Stop counting a closed upstream connection.
 
-        After the close, the pool may open another connection in its place.
+        After the upstream connection is closed, the pool may open another connection to replace it.
         """
         if not upstream.adopted:
             return  # `_connect` counts connections that failed to open

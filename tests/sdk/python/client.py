@@ -1,4 +1,4 @@
-"""Everything that an application on msgraph-sdk needs for the proxy: its address, and its tokens."""
+"""Address and tokens of the proxy, in the form that an application with msgraph-sdk needs."""
 
 import os
 from typing import Any
