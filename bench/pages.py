@@ -1,8 +1,8 @@
 """python -m bench.pages: measure the time to the first byte of each console page over many events.
 
-The stored events are within the last day. A directory that the command line names is kept, and used again
-unchanged. Each page is requested several times on a kept-alive connection. The result for a page is the
-median time to the first byte of its response.
+The stored events of the benchmark are from the last day. A directory that the command line names is kept, and
+used again unchanged. The benchmark requests each page several times on one kept-alive connection. The result
+for a page is the median time to the first byte of its response.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ async def first_byte_ms(session: aiohttp.ClientSession, url: str) -> tuple[float
 
 
 async def measure(config: Path, port: int, repeat: int) -> bool:
-    """Print a line with the result of each page. Return True if every page is within the time goal."""
+    """Print a line for each page with the measured time of the page.
+
+    Return True if the time of every page is within the goal.
+    """
     address = f"http://127.0.0.1:{port}"
     jar = aiohttp.CookieJar(unsafe=True)
     async with server(config) as running, aiohttp.ClientSession(cookie_jar=jar) as session:

@@ -1,10 +1,10 @@
-"""Count the open routes to twenty targets of Microsoft Graph: routes that a ruleset does not block.
+"""Count the routes to twenty targets of Microsoft Graph that a ruleset leaves open (does not block).
 
-    python -m bench.routes METADATA [--all] [--references]
+python -m bench.routes METADATA [--all] [--references]
 
-METADATA is the schema file that Graph serves as /v1.0/$metadata. `--all` also prints each open route, both
-for rules that match by resource and for the rules for jobs. `--references` also counts paths that continue
-behind a reference.
+METADATA is the schema file that Graph serves as /v1.0/$metadata. `--all` also prints each open route, for the
+rules that match by resource and for the rules that allow jobs. `--references` also counts paths that go on
+after a reference to an object.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from proxy.policy.ruleset_yaml import parse_ruleset
 class Target:
     """Target in Microsoft Graph, with the paths that a careful administrator blocks.
 
-    `words` is a condition that matches the resource of the target, and `needed` has the paths that a job
-    needs.
+    `words` is a rule condition that matches the target's resource. `needed` has the paths that an application
+    needs for its job.
     """
 
     name: str
@@ -175,7 +175,7 @@ class Count:
 
 
 def _ruleset(default: str, match: str, needed: tuple[str, ...] = ()) -> str:
-    """Return a ruleset that allows the paths that a job needs, if any, and blocks `match`."""
+    """Return a ruleset that allows the paths that an application needs for its job, and blocks `match`."""
     lines = ["version: 1", "name: measured", f"default: {default}", "rules:"]
     if needed:
         lines.append(f"  - {{id: job, match: {{methods: [GET], path: {list(needed)}}}, verdict: allow}}")

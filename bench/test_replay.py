@@ -1,4 +1,4 @@
-"""Measure a replay: evaluate and count a thousand stored events against a draft.
+"""Measure a replay: evaluate a thousand stored events with a draft ruleset, and count the verdicts.
 
 The events are bytes, as in the command `ruleset replay`.
 """

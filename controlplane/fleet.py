@@ -1,4 +1,4 @@
-"""State of each proxy: its reports, values measured by the control plane, and the rules that it enforces."""
+"""State of each proxy: its reports, values that the control plane measured, and the proxy's rules."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class LastWord:
 
 @dataclass(frozen=True, slots=True)
 class ProxyHistory:
-    """Data for the page of one proxy, in addition to the state of the proxy."""
+    """Data that the page of one proxy shows in addition to the state of the proxy."""
 
     heartbeats: tuple[Heard, ...]  # newest first
     windows: tuple[Window, ...]  # oldest first
@@ -142,7 +142,7 @@ class Fleet:
         return found
 
     def bounds(self, now_ms: int) -> HealthBounds:
-        """Return the time bounds with which the store sorts, selects and counts proxies by health."""
+        """Return the time bounds by which the store assigns proxies to the states of health."""
         return health_bounds(now_ms, self._interval_ms)
 
     async def heartbeats(self, proxy_id: str, most: int) -> list[Heard]:

@@ -1,4 +1,4 @@
-"""Retires proxies that were silent for as long as their enrolment token says."""
+"""Retires a proxy after it was silent for the time that its enrolment token gives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Retirement:
                 _log.exception("retirement: could not retire silent proxies; will try again")
 
     async def retire(self) -> int:
-        """Retire proxies that were silent too long, by a time on which several clocks agree."""
+        """Retire proxies that were silent too long, according to several clocks that agree on the time."""
         now_ms = await agreed_time(self._store, self._witnessed, self._clock)
         retired = 0
         while now_ms is not None and (count := await self._store.retire_silent(now_ms)):

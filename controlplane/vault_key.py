@@ -19,7 +19,7 @@ _CURE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class VaultKey:
-    """Master key as the key vault returned it."""
+    """Master key in the form in which the key vault returned it."""
 
     key: bytes = field(repr=False)
     version: str

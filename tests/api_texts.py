@@ -1,6 +1,6 @@
-"""Texts for docs/reference/api.md that the code lacks: permissions of operations, and request members.
+"""Texts for docs/reference/api.md that are not in the code: operations' permissions, request members.
 
-A test fails if an operation or a request member has no text, or if a text has no operation or member.
+A test fails if an operation or a request member has no text here, or if a text here belongs to neither.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def _value(found: re.Match[str]) -> str:
 
 
 def _piece(text: str) -> str:
-    """Return a piece of a usage line with its doubled brackets removed."""
+    """Return a piece of a command's usage line, without its doubled brackets."""
     doubled = re.fullmatch(r"\[(\[[^\]]*\](?:\.\.\.)?)\](?:\.\.\.)?", text)
     return doubled[1] if doubled else re.sub(r"^{([A-Z|]+)}", r"\1", text)
 
@@ -155,8 +155,8 @@ def _cell(text: str) -> str:
 def _sentence(text: str) -> str:
     """Return a help text as sentences.
 
-    The first sentence starts with a capital letter and ends with a full stop. A part of the help text in
-    brackets, such as a default, becomes the last sentence.
+    The first sentence starts with a capital letter and ends with a full stop. If the help text has a part in
+    brackets, such as a default, this part becomes the last sentence.
     """
     words, _, extra = " ".join(text.split()).partition("  [")
     found = re.fullmatch(r"(.*?) ?\[((?:default|required|env)[^\]]*)\]", words)

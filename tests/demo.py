@@ -37,7 +37,7 @@ _MEANINGS: Final = {
 
 
 class Screen:
-    """The output of the demo on a terminal. A terminal that was closed receives no text."""
+    """The output of the demo on a terminal. If the terminal was closed, the demo writes nothing to it."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -81,7 +81,7 @@ class Screen:
             self.console.print(part)
 
     def farewell(self, system: System, sign_in: SignIn, pages: Sequence[StartPage]) -> None:
-        """Print again the lines that must stay on the screen while the demo runs."""
+        """Print again those lines that must stay visible on the terminal while the demo runs."""
         self.print(f"\n[bold]Console {system.console_url}/[/bold]  {sign_in.name} / {sign_in.password}")
         for page in pages:
             self.print(f"  {page.name}: {escape(system.console_url + page.path)}")
@@ -89,7 +89,7 @@ class Screen:
 
 
 def hints(demo: Demo) -> Iterator[str]:
-    """Yield commands to copy, and the addresses of all parts of the demo."""
+    """Yield lines with commands to copy, and with the addresses of the demo's servers."""
     system = demo.system
     app = system.applications[PAYROLL]
     yield "\n[bold]Try it[/bold] from another terminal, in this directory. The token is valid for an hour."
@@ -148,7 +148,7 @@ def _clear_up(screen: Screen, directory: Path, *, keep_files: bool) -> None:
 
 
 def _stop_once_on_signals(screen: Screen) -> None:
-    """Let the first signal end the demo, and ignore later signals."""
+    """Make the first signal to the demo process end the demo, and ignore later signals."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 

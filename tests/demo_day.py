@@ -80,7 +80,7 @@ class SignIn:
 
 
 class Yesterday:
-    """Writes a past for the demo: an organisation that is weeks old, and events of the last day."""
+    """Writes past activity for the demo: an organisation that is weeks old, and events of the last day."""
 
     def __init__(self) -> None:
         digits = secrets.token_hex(6)
@@ -90,7 +90,7 @@ class Yesterday:
     async def register(self, system: System) -> Registered:
         """Write the whole past of the demo to the store.
 
-        The control plane must not run while the past is written.
+        The control plane must not run while this method writes the past events.
         """
         now_ms = time.time_ns() // 1_000_000
         clock = FakeClock(now_ms - 40 * DAY_MS)
@@ -110,7 +110,7 @@ class Yesterday:
 
 
 class _Past:
-    """Operations at past times, by a clock that the caller moves."""
+    """Performs operations of operators at past times, which a fake clock gives."""
 
     def __init__(self, context: OperationContext, clock: FakeClock, maker: TrafficMaker) -> None:
         self.actor = Actor(OPERATOR, {EVERY_ORG: "admin"}, "127.0.0.1")
@@ -160,7 +160,7 @@ class _Past:
         return Schemas({("v1.0",): ResourceModel(flat, schema.digest)})
 
     async def _publish(self, name: str, text: str, note: str) -> None:
-        """Store a ruleset version as `ruleset.apply` does, but check the text in this process."""
+        """Store a ruleset version as `ruleset.apply` does, but check the ruleset text in this process."""
         context, clock = self._context, self._clock
         org = await context.resolve.org(self.actor, "viewer", ORG)
         parsed = parse_ruleset(text)
@@ -223,7 +223,7 @@ async def _beside_the_store(config: Path, clock: FakeClock) -> AsyncIterator[Ope
 
 
 def _continue_numbers(audit: Path, org_id: str, last: int) -> None:
-    """Make the proxy number its next event `last` + 1."""
+    """Write an agent state after which the proxy's next event has the sequence number `last` + 1."""
     audit.mkdir(mode=0o700)
     numbers = OrganisationState(next_seq=last + 1, sent_seq=last)
     StateFile(audit).save(encode_state(State(organisations={org_id: numbers})))

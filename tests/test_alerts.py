@@ -1,4 +1,4 @@
-"""Tests of alert rules and dashboard: each alert is tested firing and silent, and links to its remedy."""
+"""Tests of alert rules and the dashboard: each alert fires, stays silent, and links to its remedy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_promtool_takes_it(command: str) -> None:
 
 
 def _outcomes() -> Iterator[set[str]]:
-    """Yield the alerts that fire at each time that a test checks."""
+    """Yield the alerts that fire, for each time that an alert test checks."""
     for test in TESTS:
         for look in test["promql_expr_test"]:
             report = " ".join(sample["labels"] for sample in look["exp_samples"] or ())
@@ -62,7 +62,7 @@ def _titles() -> list[str]:
 
 
 def test_every_test_of_alerts_looks_at_a_time_when_nothing_fires() -> None:
-    """Each alert was also silent at some time in the test that raises it."""
+    """Each test in which an alert fires also checks a time at which no alert fires."""
     for test in TESTS:
         assert any(not look["exp_samples"] for look in test["promql_expr_test"]), test["name"]
 

@@ -56,7 +56,7 @@ def kubectl(command: str, directory: Path = ROOT) -> str:
 
 @cache
 def rendered(overlay: str) -> str:
-    """Return the objects that `kubectl apply -k` would send."""
+    """Return the Kubernetes objects that `kubectl apply -k` would send to a cluster."""
     return kubectl(f"kubectl kustomize {MANIFESTS / overlay}")
 
 
@@ -103,7 +103,7 @@ def number_of_bytes(quantity: str) -> int:
 
 
 def instructions(stage: str) -> dict[str, str]:
-    """Return the last of each Dockerfile instruction that applies to a program's image."""
+    """Return the last Dockerfile instruction of each kind that applies to a program's image."""
     found: dict[str, str] = {}
     inside = False
     for line in (ROOT / "Dockerfile").read_text("utf-8").splitlines():
@@ -347,7 +347,7 @@ def test_no_secret_is_in_the_manifests(overlay: str) -> None:
 
 
 def blocks() -> list[tuple[str, str]]:
-    """Return the blocks of commands on the page, each with its first line, which describes the commands."""
+    """Return the command blocks of the page, each with the first line, which describes its commands."""
     found = re.findall(r"^```sh\n# ([^\n]*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert len(found) == PAGE.read_text("utf-8").count("```sh\n"), "each block says whether it was run"
     return found
@@ -355,7 +355,7 @@ def blocks() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def pod_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with the files that are mounted into both pods."""
+    """Return a directory that holds the files that Kubernetes mounts into both pods."""
     root = tmp_path_factory.mktemp("pod")
     made = root / "made"
     made.mkdir()

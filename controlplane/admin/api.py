@@ -104,7 +104,7 @@ def _stream_handler(stream: Stream[Any]) -> _Handler:
 
 
 class _NoLonger(Exception):
-    """The caller no longer has permission to read the remaining part of the response stream."""
+    """Error because the caller lost the permission to read the rest of the response stream."""
 
 
 async def _send(request: web.Request, response: web.StreamResponse, streamed: Streamed, actor: Actor) -> None:

@@ -83,7 +83,8 @@ class SingleSignOn:
     async def _look(self) -> None:
         """Log an error of the identity provider or its settings at startup.
 
-        The result of the provider check is not stored, because the fault may be fixed before a sign-in.
+        The check's result is not stored, because the fault of the provider may be fixed before the next
+        sign-in.
         """
         provider = Provider(self._settings, self._gate.context.clock, self._egress)
         try:
@@ -156,10 +157,10 @@ class SingleSignOn:
     async def _person(self, proof: Proof) -> Identified:
         """Return the operator that the claims identify, by a link to the operator or by the person's groups.
 
-        A sign-in finds a local operator by name only once: this first sign-in links the person to the
-        operator. An operator with a password is never linked by name. Userinfo is requested if the ID token
-        names no operator. Userinfo is not requested if the token gives a role and no local operator has a
-        name from the token.
+        Only the first sign-in of a person finds a local operator by name, and links the person to this
+        operator. An operator with a password is never linked by name. If the ID token names no operator, the
+        control plane also requests the person's userinfo from the provider. Userinfo is not requested if the
+        token gives a role and none of its names is the name of a local operator.
         """
         found = [proof.claims]
         subject = subject_of(self._settings.oidc_issuer, proof.claims.members)
@@ -178,8 +179,8 @@ class SingleSignOn:
     async def _named(self, operator: Operator, subject: str, found: Sequence[Claims]) -> Identified:
         """Return the operator for a person who has the name of a local operator.
 
-        If the person is not linked to the local operator, groups may still give the person roles as another
-        operator.
+        If no link leads from the person to the local operator, the person's groups may still give roles under
+        another operator name.
         """
         newly_linked = await self._linked.first_sign_in(operator, subject, found)
         if newly_linked is not None:
@@ -279,7 +280,7 @@ def _secrets_of(begun: _Begun) -> Secrets:
 def _tell_unbidden(request: web.Request) -> None:
     """Log a response of the identity provider that has no `state` of a sign-in in progress.
 
-    Any web page can make a browser send a response without a valid `state`.
+    Such a response does not prove an attack, because any web page can make a browser send it.
     """
     if "error" in request.query:
         description = request.query.get("error_description")

@@ -194,7 +194,7 @@ def list_apps(
 def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
     """Return a table row for each app, with the app's state.
 
-    The table row of an app marks the app's credentials that end soon or have ended.
+    In the list of apps, the row of an app marks the credentials of the app that end soon or have ended.
     """
     from controlplane.operations import credentials
 
@@ -206,9 +206,9 @@ def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
 
 
 def _ending_of(app: Mapping[str, Any], ending: Sequence[EndingFacts]) -> str:
-    """Return a mark if a credential of the app, other than a client secret, ends soon.
+    """Return a mark for an app if one of its credentials, except its client secret, has ended or ends soon.
 
-    The table has a separate mark for a client secret.
+    The table marks the client secret of the app separately.
     """
     states = {each.state for each in ending if each.ends_at != app["secretExpiresAt"]}
     if "ended" in states:

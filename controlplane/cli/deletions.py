@@ -1,4 +1,4 @@
-"""Confirmation before a deletion, with a list of things to delete and things that stay."""
+"""Confirmation before a deletion, with a list of the records that are deleted and the records that stay."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def delete(
     yes: bool,
     json: bool,
 ) -> None:
-    """List what a deletion removes and what stays, ask for confirmation, and delete."""
+    """List the records that a deletion removes and those that stay, ask for confirmation, and delete."""
     if not yes:
         asked = _of_the_shown(asked, _ask(cli, effect_of))
     print_facts(cli.call(operation, asked), as_json=json)
 
 
 def _of_the_shown(asked: Q, shown: Effect) -> Q:
-    """Return the deletion request with the ID of the thing that the question names.
+    """Return the deletion request with the ID of the item that the confirmation question names.
 
-    The request has the ID because the name could belong to another thing when the operator confirms the
+    The request contains the ID, because another item could have the name when the operator confirms the
     deletion.
     """
     from msgspec.structs import replace

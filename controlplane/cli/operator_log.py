@@ -51,7 +51,7 @@ _TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
 
 @app.callback()
 def record() -> None:
-    """Search the operator log: the actions of operators."""
+    """Search the operator log for the actions of operators."""
 
 
 @app.command("search")
@@ -117,7 +117,7 @@ def search_log(
 
 
 def _row(line: RecordFacts, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the row of an action in a table, with the longest cells last."""
+    """Return the table row of an operator's action; the longest cells come last."""
     facts = facts_of(line)
     request, is_under_way = facts.pop("request"), facts.pop("underWay")
     if is_under_way:
@@ -127,7 +127,7 @@ def _row(line: RecordFacts, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Return the first line of a text, with the number of its other lines."""
+    """Return the first line of a text, and a note of how many other lines the text has."""
     if not isinstance(value, str) or "\n" not in value.strip():
         return value
     first, *others = value.strip().splitlines()

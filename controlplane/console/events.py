@@ -99,7 +99,7 @@ async def one_event(context: OperationContext, actor: Actor, request: PageReques
 
 
 def is_envelope(values: Mapping[str, Any]) -> bool:
-    """Return whether an event is of an outer $batch request that no rule decided."""
+    """Return whether an audit event records an outer $batch request that no rule decided."""
     if (text_of(values, "verdict"), text_of(values, "ruleId")) != ("allow", DEFAULT_RULE_ID):
         return False
     try:
@@ -150,7 +150,10 @@ async def _rules(
     *,
     can_ask: bool,
 ) -> dict[str, str]:
-    """Return links to the application's current ruleset and to its editor, with this request filled in."""
+    """Return links to the application's current ruleset and to the ruleset editor.
+
+    The editor shows this request.
+    """
     try:
         app = await perform(show, context, actor, AppReference(app=text_of(values, "appId"), org=org_id))
     except (NotFound, Conflict):
@@ -187,7 +190,7 @@ def _excerpt(ruleset: RulesetOfEvent) -> list[CodeLine]:
 async def _explained(
     context: OperationContext, actor: Actor, org_id: str, event_id: str
 ) -> tuple[ExplainedEvent | None, str]:
-    """Return each rule that was tried, or the reason why the rules can't be evaluated again."""
+    """Return each rule that the evaluation tried, or the reason why the rules can't be evaluated again."""
     try:
         async with asyncio.timeout(_EXPLAINED_WITHIN_SECONDS):
             return await perform(explain_event, context, actor, ExplainEvent(org_id, event_id)), ""

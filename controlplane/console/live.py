@@ -1,6 +1,6 @@
 """Pages at /live, which show audit events as they arrive.
 
-Without a script, the browser reloads the list every few seconds.
+If the browser runs no script, it reloads the list of events every few seconds.
 """
 
 from __future__ import annotations

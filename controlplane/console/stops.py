@@ -77,8 +77,8 @@ async def _reached(context: OperationContext, actor: Actor, stop: StopFacts) -> 
 async def stop(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     """Set an emergency stop after the operator confirmed it.
 
-    The first submission of the form only shows which requests will fail. To confirm the stop, the operator
-    sends the form again with the field `sure`.
+    When the operator sends the form for the first time, the page only shows which requests the stop would
+    refuse. To confirm the emergency stop, the operator sends the same form again with the field `sure`.
     """
     if request.form.get("sure") != "yes":
         return await _ask(context, actor, request)
@@ -122,7 +122,7 @@ async def _require_role(context: OperationContext, actor: Actor, to_come: StopTo
 
 
 def _to_come(request: PageRequest) -> StopToCome | None:
-    """Return the target of the emergency stop that the form names, or None if it names no target."""
+    """Return the target that the form gives for the emergency stop, or None if it gives no target."""
     scope, app, org = (request.form.get(name) or None for name in ("scope", "app", "org"))
     if scope == "app" and app is not None:
         return StopToCome(org=org, app=app)

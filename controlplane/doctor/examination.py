@@ -17,7 +17,7 @@ _Look = Callable[[], Sequence[Finding]]
 
 
 def examine(settings: Settings, config: Path) -> list[Finding]:
-    """Run all checks and mask the secrets of the settings in their findings.
+    """Run all checks of the doctor, and mask the secrets of the settings in the findings.
 
     Each check of the control plane limits its own time.
     """

@@ -23,7 +23,8 @@ def has_log(path: Path) -> bool:
 def opened(path: Path, *, seconds: float = 10.0) -> Iterator[sqlite3.Connection]:
     """Yield a read-only connection to the SQLite file.
 
-    A statement that runs when the time limit passes ends with OperationalError (interrupted).
+    If a SQL statement runs when the time limit passes, the statement fails with OperationalError
+    (interrupted).
     """
     # A file that is not open has no log. SQLite would create one that a reader can't remove again.
     how = "mode=ro" if has_log(path) else "mode=ro&immutable=1"

@@ -62,7 +62,10 @@ class Navigation:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """An entity type or a complex type of a schema. `base` is the full name of the base type."""
+    """An entity type or a complex type of a schema.
+
+    `base` is the full name of the type from which this type derives.
+    """
 
     name: str
     base: str | None
@@ -98,7 +101,7 @@ class Operation:
 class Schema:
     """All declarations of a schema: types, roots, operations and aliases.
 
-    `aliases` lists each short name of a namespace that clients may use.
+    `aliases` lists pairs: a short name that clients may use, and the namespace that the name stands for.
     """
 
     types: tuple[Type, ...]
@@ -125,9 +128,9 @@ def parse(document: bytes) -> Schema:
 
 @dataclass(slots=True)
 class _Type:
-    """A type declaration while the parser is within its XML element.
+    """A type declaration that the parser is reading: its XML element has not ended yet.
 
-    Names in the declaration have the spelling of the document.
+    The names in the type declaration are spelled as in the document.
     """
 
     line: int
@@ -376,9 +379,9 @@ class _Reader:
         return TypeRef(full, type_.collection)
 
     def schema(self) -> Schema:
-        """Return all declarations of the document with full names.
+        """Return all declarations of the document, with namespaces in all names.
 
-        Raise MetadataError if a name refers to no declaration.
+        Raise MetadataError if the document uses a name that it does not declare.
         """
         if not self._seen_schema:
             raise self._error("the document has no <Schema>", _DOWNLOAD)

@@ -10,7 +10,7 @@ from proxy.policy.resource_model import NAVIGATION, ResourceModel
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Names that differ between two schemas, in alphabetical order."""
+    """Names that are only in one of two compared schemas, in alphabetical order."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]

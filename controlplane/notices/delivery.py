@@ -1,8 +1,8 @@
 """The consumer of a webhook, which delivers the notices of the store one by one and in order.
 
-The consumer sends each notice until the receiver accepts it. The store holds the cursor of the webhook
-together with the cursors of the sinks. The cursor moves after each delivered notice, so a crash repeats one
-notice and loses no notice.
+The consumer sends each notice until the receiver accepts it. The store keeps the webhook's cursor (its last
+delivered position) in the same place as the cursors of the sinks. The cursor moves after each delivered
+notice. So a crash can repeat one notice, but no notice is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class DeliveryStore(NoticeStore, SinkStore, Protocol):
 class Delivery:
     """Delivers the store's notices to one webhook.
 
-    Two consumers at once are harmless: the receiver gets each notice twice, with the same id.
+    If two consumers deliver to one webhook at once, the receiver gets each notice twice, with the same notice
+    id. This is harmless.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Delivery:
     async def drain(self, receiver: Receiver) -> None:
         """Deliver all notices that the store holds.
 
-        Raise the error of the receiver or of the store if a delivery fails.
+        If a delivery fails, raise the error of the receiver or of the store.
         """
         state = await self._store.begin_webhook(self._name, at_newest=self._settings.from_ == "now")
         self._attempts.problem, position = state.problem, state.position
@@ -130,7 +131,7 @@ class Delivery:
 
 
 class Deliveries:
-    """The tasks that deliver notices to all webhooks in the settings."""
+    """The tasks that deliver notices to the webhooks, one for each webhook in the settings."""
 
     def __init__(
         self,

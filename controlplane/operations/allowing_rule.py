@@ -17,7 +17,7 @@ _ID: Final = re.compile(r"(  - id: )(\S+)")
 def with_allowing_rule(text: str, method: str, target: str) -> str:
     """Return a ruleset's text with new first rules that allow the request.
 
-    Raise InvalidRequest if no rule can allow the request, or if the text does not start each rule on its own
+    Raise InvalidRequest if no rule can allow the request, or if a rule of the text does not start on its own
     line.
     """
     try:

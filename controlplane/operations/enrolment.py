@@ -175,7 +175,7 @@ def _valid_name(name: str) -> str:
 
 
 async def _require_admin_of_one(context: OperationContext, actor: Actor, token: EnrolmentToken) -> None:
-    """Raise Forbidden unless the actor is admin in one organisation of the token.
+    """Raise Forbidden unless the actor is admin in an organisation for which the token is valid.
 
     A token for several organisations can be revoked by an admin of any of these organisations.
     """
@@ -188,7 +188,7 @@ async def _require_admin_of_one(context: OperationContext, actor: Actor, token: 
 async def _require_admin(context: OperationContext, actor: Actor, proxy: Proxy) -> None:
     """Raise Forbidden unless the actor is admin in every organisation of the proxy.
 
-    The error names an organisation only if the actor may look at it.
+    The error message contains the name of an organisation only if the actor may look at the organisation.
     """
     names = await context.resolve.org_names(actor, set(proxy.org_ids))
     for org_id in proxy.org_ids:
@@ -203,7 +203,7 @@ async def _require_admin(context: OperationContext, actor: Actor, proxy: Proxy) 
 async def _token(context: OperationContext, actor: Actor, reference: str) -> EnrolmentToken:
     """Return the enrolment token with this ID or name.
 
-    The reference may also be the secret of an enrolment token that somebody found.
+    If somebody found an enrolment token, its secret can be given in place of the token's ID or name.
     """
     if reference.startswith(f"{PREFIX}_"):
         itself = await context.store.enrolment_token(digest(reference))

@@ -13,8 +13,8 @@ from controlplane.secrets import MasterKeyError, Vault
 class Places:
     """Text form of the positions from which a page or a stream of audit events continues.
 
-    A position counts the audit events of every organisation. A position is encrypted for actors that may not
-    look at all organisations.
+    A position is a number that counts the audit events of all organisations together. If an actor may not
+    look at all organisations, the position in its text is encrypted.
     """
 
     def __init__(self, purpose: str, vault: Vault | None) -> None:

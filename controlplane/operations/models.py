@@ -123,7 +123,7 @@ class ReadSchema:
 async def fetch(context: OperationContext, actor: Actor, request: FetchModel) -> FetchedModel:
     """Store a schema as the current schema of its root path.
 
-    Active rulesets keep their schemas.
+    Active rulesets keep the schemas that they already use.
     """
     root_of(request.root)
     await _orgs(context, actor, request.org)
@@ -287,9 +287,9 @@ def _label(source: str) -> str:
 
 
 async def _orgs(context: OperationContext, actor: Actor, reference: str | None) -> list[Org]:
-    """Return the organisation with this reference, or all visible organisations without a reference.
+    """Return the organisation that a reference names, or all visible organisations if there is no reference.
 
-    The actor needs the operation's role in each organisation that is returned.
+    The actor needs the role for the operation in each returned organisation.
     """
     if reference is not None:
         return [await context.resolve.org(actor, "editor", reference)]
@@ -318,7 +318,7 @@ def _chosen_root(org: Org, held: list[OrgSchema], wanted: str | None) -> str:
 
 
 def _before(org: Org, held: list[OrgSchema], current: OrgSchema, uses: list[SchemaUse]) -> str:
-    """Return an older schema to compare with: a schema that active rulesets name, or the previous schema."""
+    """Return an older schema to compare with: one that active rulesets name, or else the previous one."""
     older = [each.digest for each in held if each.root == current.root and not each.is_current]
     named = [each.digest for each in uses if each.in_force and each.digest in older]
     for digest in [*named, *older]:

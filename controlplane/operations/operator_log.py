@@ -115,8 +115,8 @@ def _facts(line: LogLine) -> RecordFacts:
 def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return a request in the operator log as pairs of name and value.
 
-    The pairs leave out the organisation and all members that the request omitted. The id of a thing is
-    replaced by the current name of the thing.
+    The pairs leave out the organisation, and all members that the operator's request did not contain. The id
+    of a thing is replaced by the current name of the thing.
     """
     return [
         (_member(name), _value(value, names))
@@ -126,7 +126,7 @@ def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return the texts in a member's value, each of which may be an id."""
+    """Return the texts in a request member's value. Each of these texts may be an id."""
     return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
 
 

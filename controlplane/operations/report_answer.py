@@ -42,7 +42,7 @@ from proxy.wire.audit_event import rfc3339
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of an audit report that is being made."""
+    """The progress of an audit report that the control plane is making."""
 
     doing: Literal["waiting for other reports", "reading events", "walking the chain"]
     done: int
@@ -116,7 +116,7 @@ async def _deleted_proxies(context: OperationContext, org: Org) -> list[Proxy]:
 
 
 def _concerns(app: App, tally: Tally) -> bool:
-    """Return whether a report names the app, because it exists or has events in the period."""
+    """Return True if the audit report must list the app: the app exists, or has events in the period."""
     return bool(app.newest_secret) or any(app.app_id == app_id for app_id, _ in tally.versions)
 
 

@@ -184,7 +184,7 @@ async def rewind(context: OperationContext, actor: Actor, request: RewindSink) -
 
 
 def _opened(context: OperationContext, sink: AnyTable) -> Sink | Archive | Webhook:
-    """Return the client of a sink, not yet connected.
+    """Return the client object of a sink, which is not connected yet.
 
     The HTTP client library is imported only in this function.
     """
@@ -276,7 +276,10 @@ async def _letter(context: OperationContext, sink: AnyTable, letter: DeadLetter,
 
 
 async def _refused_id(context: OperationContext, sink: AnyTable, position: int) -> str | None:
-    """Return the id of the event or notice at a position, or None if retention deleted that item."""
+    """Return the id of the event or notice at a position.
+
+    Return None if retention deleted this event or notice.
+    """
     if isinstance(sink, WebhookSettings):
         notices = await context.store.notices_after(position - 1, 1)
         return decoded(notices[0].body).notice_id if notices and notices[0].position == position else None

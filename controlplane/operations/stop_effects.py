@@ -151,7 +151,7 @@ async def stop_files(context: OperationContext, actor: Actor, request: StopFiles
 
 
 def _stopped_by_file(heard: Heard) -> str:
-    """Return the stops in a heartbeat that come from the stop file on the proxy's host."""
+    """Return the emergency stops in a heartbeat that a stop file on the proxy's own host has set."""
     check = (heard.said.checks or {}).get("stops")
     if check is None or check.status == "ok" or check.detail is None:
         return ""
@@ -208,8 +208,9 @@ async def _current(
 ) -> Mapping[str, str | None]:
     """Return the current sync version of some proxies that sent a heartbeat since the stop.
 
-    A limited number of proxies is compared, first those whose last heartbeat alone does not confirm the stop.
-    A heartbeat alone confirms the stop if the proxy's rules were synced after the stop was set.
+    The number of compared proxies is limited. Proxies whose last heartbeat alone does not confirm the stop
+    are compared first. A heartbeat alone confirms the stop if the proxy's rules were synced after the stop
+    was set.
     """
     heard = [
         (_confirms(each.heard, stopped_ms, None), each.proxy.proxy_id)
@@ -247,8 +248,8 @@ async def _reached(
 def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
     """Return True if the proxy had received the emergency stop when the proxy sent the heartbeat.
 
-    The proxy had received the stop if its sync version was current, or its rules were confirmed after the
-    stop was set.
+    The proxy had received the stop if its sync version was current. The proxy also had it if its rules were
+    confirmed after the stop was set.
     """
     if heard.received_ms < stopped_ms:
         return False
@@ -259,7 +260,7 @@ def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
 
 
 def _since(heard: Heard, stopped_ms: int) -> int:
-    """Return the latest possible time, in Unix ms, at which the proxy received the stop."""
+    """Return the latest time, in Unix ms, at which the proxy can have received the emergency stop."""
     age = heard.said.sync_age_seconds or 0.0
     synced_ms = round(heard.received_ms - age * 1000)
     return synced_ms if synced_ms >= stopped_ms else heard.received_ms

@@ -1,8 +1,9 @@
 """Find the resource classes that a recorded request reaches: by path, by `$expand`, by implied requests.
 
-A recorded request reaches a resource class certainly, possibly, or not. A class is reached only *possibly* if
-the trail lacks facts of the request, such as the body of a search. A class is also reached only *possibly* if
-no schema or built-in fact describes the path of the request.
+The report says that a recorded request reaches a resource class certainly, possibly, or not at all. If the
+trail lacks facts of the request, such as the body of a search, the request reaches the class only *possibly*.
+If no schema and no built-in fact describes the path of a request, the request reaches the class only
+*possibly*.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ UNREADABLE: Final = "the request has no unambiguous interpretation"
 
 
 class Touch(NamedTuple):
-    """A resource class that a request reaches, and how certain that is."""
+    """A resource class that a request reaches, and the certainty that the request reaches it."""
 
     resource_class: str
     held: Held
@@ -107,7 +108,7 @@ class Classified(NamedTuple):
 
 
 class Classifier:
-    """Classifies requests by schemas, or by built-in names if no schema describes the path."""
+    """Classifies requests by schemas. If no schema describes a path, it uses built-in names."""
 
     def __init__(self, classes: Sequence[str], schemas: Schemas) -> None:
         self._classes: Final = [CLASSES[each] for each in classes]
@@ -125,7 +126,7 @@ class Classifier:
     def classify(self, method: str, path: str, query: str | None, implied: str | None = None) -> Classified:
         """Return the resource classes that a recorded request reaches.
 
-        `implied` is the further request that the recorded request implied, as the event recorded it.
+        `implied` is an additional request, which the recorded request implied and which its event records.
         """
         asked = query if query and _matters(query) else ""
         shape = _ID.sub("/{id}", path)
@@ -283,7 +284,7 @@ class Classifier:
                     yield from (Touch(each.name, "possible", UNKNOWN_NAME) for each in self._classes)
 
     def _by_selection(self, query: str) -> Iterator[Touch]:
-        """Return the resource classes of properties that a response has only if `$select` names them."""
+        """Return resource classes of the properties that responses contain only if `$select` names them."""
         lowered = fully_decoded(query).lower()
         if "select" not in lowered:
             return
@@ -335,14 +336,14 @@ def _likely(implied: Implied) -> Target:
 
 
 def _matters(query: str) -> bool:
-    """Return False for a query that certainly contains neither `$expand` nor `$select`."""
+    """Return False if a query certainly contains neither `$expand` nor `$select`."""
     lowered = query.lower()
     words = "expand" in lowered or "select" in lowered
     return words or "%" in lowered or "\\" in lowered or is_cut(query)
 
 
 def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
-    """Return how certainly a path reaches the schema elements of a class, at any step or only at its end."""
+    """Return how certainly a path reaches a schema element of the class, on the way or only at its end."""
     if not path.steps:
         return NO
     if not at_end:
@@ -361,10 +362,10 @@ def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
 
 
 def _part_held(things: Things, path: ReachedPath) -> int:
-    """Return how certainly objects at a path's end have a part of the class, such as an application's keys.
+    """Return how certainly objects at a path's end have a schema element of the class, such as an app's keys.
 
-    If other types derive from the objects' type, such as the types of a directory, only an object of a
-    derived type may have the part.
+    If other types derive from the objects' type, perhaps only objects of a derived type have the schema
+    element.
     """
     held = NO
     if path.names[-1].lower() in TO_PEOPLE:
@@ -385,7 +386,7 @@ def _is_marked(word: str) -> bool:
 
 
 def _has_words(each: ResourceClass, words: Sequence[str | None]) -> bool:
-    """Return whether a path has a word of the resource class, or ends with such a word."""
+    """Return whether the words of a path name the resource class, at any position or only at the end."""
     named = [word.rpartition(".")[2].partition("(")[0] for word in words[1:] if word]
     if each.at_end:
         ends = [word for word in named if word not in _OF_THE_OBJECT and not _is_property(word)]
@@ -406,7 +407,10 @@ def _is_property(word: str) -> bool:
 
 
 def _shape(method: str, target: Target) -> str:
-    """Return the path with `{id}` for each id, or an empty text if the path has several interpretations."""
+    """Return the path with `{id}` in place of each id.
+
+    Return an empty text if the path has several interpretations.
+    """
     shapes = shapes_of(method, target) or []
     if len(shapes) != 1:
         return ""

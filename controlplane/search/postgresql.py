@@ -166,9 +166,9 @@ def _in_transaction(job: Callable[[Connection], T], raw: Connection) -> T:
 
 
 def _prepare(raw: Connection) -> str:
-    """Return the id of the incarnation of the index's tables.
+    """Return the incarnation id of the index tables, which is new each time that the tables are created.
 
-    Create the tables if no tables of this format exist.
+    If the database has no index tables of this format, create the tables.
     """
     rows(raw, f"SELECT pg_advisory_xact_lock({_MAKING})")
     ((is_there,),) = rows(raw, f"SELECT to_regclass('{STATE}') IS NOT NULL")
@@ -195,7 +195,7 @@ def _add_columns(raw: Connection) -> None:
 def _write(known: str | None, events: Sequence[Event], after: int, raw: Connection) -> None:
     """Add the given events that the index does not have yet.
 
-    The transaction locks the row with the state of the index, so that writers run one after the other.
+    The transaction locks the row with the index state, so that only one writer at a time changes the index.
     """
     state = rows(raw, f"SELECT format, incarnation, reached FROM {STATE} FOR UPDATE")
     if not state or state[0][0] != FORMAT:
@@ -236,7 +236,7 @@ def _add_new(raw: Connection, documents: Sequence[Document]) -> None:
 
 
 def _add_known(raw: Connection, documents: Sequence[Document]) -> None:
-    """Add events that are missing at positions that the index had reached before."""
+    """Add events at positions that the index had passed before without storing these events."""
     values = ", ".join("CAST(%s AS tsvector)" if column == "terms" else "%s" for column in COLUMNS)
     into = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({values}) ON CONFLICT DO NOTHING"
     with raw.cursor() as cursor:
@@ -271,9 +271,9 @@ def _page(query: SearchQuery, before: Key | None, raw: Connection) -> SearchPage
 
 
 def _bodies(raw: Connection, found: Sequence[Row]) -> tuple[bytes, ...]:
-    """Return the texts of the events in these rows.
+    """Return the JSON texts of the audit events that the found rows name.
 
-    The query reads the texts only for the events of one page.
+    The query reads the texts of one page's events only.
     """
     texts = rows(raw, f"SELECT org, time, position, body {_AMONG}", _keys(found)) if found else []
     bodies = {row[:3]: bytes(row[3]) for row in texts}
@@ -281,7 +281,7 @@ def _bodies(raw: Connection, found: Sequence[Row]) -> tuple[bytes, ...]:
 
 
 def _keys(found: Sequence[Row]) -> tuple[list[object], ...]:
-    """Return the query parameters for _AMONG."""
+    """Return the parameters of the SQL query part `_AMONG`."""
     return tuple([row[column] for row in found] for column in range(3))
 
 

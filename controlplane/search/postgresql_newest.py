@@ -2,7 +2,7 @@
 
 First the entire query runs at once, because an index may find the few events that match. If the entire query
 takes too long, the search reads a limited number of events at a time, in the order of pages. So if the time
-limit ends the search, the search can return the key that it has reached.
+limit ends the search, the search can return the key of the position that it has reached.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def newest(
 ) -> tuple[list[Row], Key | None]:
     """Return the newest events that match the query.
 
-    If the time limit was reached, also return the key from which to continue with older matches.
+    If the time limit was reached, also return the key of the position from which a search for older matches
+    can continue.
     """
     try:
         with limited(raw, WHOLE_SECONDS):
@@ -107,7 +108,7 @@ def rows(raw: Connection, sql: str, parameters: Sequence[object] = ()) -> list[R
 def _matches(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None, last: Key | None = None
 ) -> list[Row]:
-    """Return the newest matches before `before`, down to the key `last` if it is given."""
+    """Return the newest matches that are older than `before`, back to the key `last` if it is given."""
     condition = page_condition(query, _DIALECT, before)
     if last is not None:
         condition = all_of([Condition("(time, position) >= (?, ?)", last), condition])
@@ -117,7 +118,10 @@ def _matches(
 
 
 def _last_of(raw: Connection, query: SearchQuery, step: int, before: Key | None) -> Key | None:
-    """Return the key of the last of the next `step` events, or None if the index has fewer events."""
+    """Return the key of the event that ends a step of `step` events.
+
+    Return None if the index has fewer events.
+    """
     org_ids = query.org_ids if query.org_ids is not None and len(query.org_ids) == 1 else None
     condition = page_condition(replace(query, org_ids=org_ids, filter=EVERYTHING), _DIALECT, before)
     keys = f"SELECT time, position FROM {TABLE} WHERE {bound(condition)}"

@@ -31,7 +31,7 @@ class SinkEvent:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An event that the sink refused permanently, and the reason in the sink's own words."""
+    """An event that the sink refused permanently, with the reason that the sink gave."""
 
     position: int
     reason: str
@@ -63,7 +63,7 @@ class SinkUnavailable(Exception):
 
     After this error, the consumer sends the undelivered events again later.
 
-    The sink has received the first `delivered` events of the call, so the consumer does not send these events
+    In this call, the sink received the first `delivered` events, so the consumer does not send these events
     again.
     """
 
@@ -76,7 +76,8 @@ class SinkUnavailable(Exception):
 class SinkRefused(Exception):
     """Error because the sink refuses a batch permanently, without naming the events at fault.
 
-    The consumer sends each half of the batch alone until it has found the events at fault.
+    The consumer halves the batch, and sends each half alone, until it has found the events that the sink
+    refuses.
     """
 
 
@@ -93,8 +94,8 @@ class Sink(Protocol):
         """Send the events, and return when the sink has received them.
 
         Raise SinkUnavailable if the sink accepts nothing now, or SinkRefused if it refuses the events. The
-        events have the order of their positions in the store. The call of `send` may be cancelled. After a
-        crash of the control plane, the same events are sent again.
+        events have the order of their positions in the store. A caller of `send` may cancel the call. After a
+        crash of the control plane, the consumer sends the last events to the sink again.
         """
 
     async def test(self) -> str:
@@ -109,7 +110,7 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Archive(Protocol):
-    """A destination that receives ranges of the audit chain with their events, instead of single events."""
+    """A destination that receives ranges of the audit chain with the events, not single events."""
 
     flush_seconds: float  # time for which events are collected for one range, unless it is full earlier
 
@@ -118,9 +119,9 @@ class Archive(Protocol):
     ) -> int:
         """Write the events between two positions: those of the given organisations, or of all organisations.
 
-        Return the number of events when the archive holds all events of the range. Raise SinkUnavailable if
-        the write fails. After an error, the caller writes the same range again. Repeated writes of a range
-        must leave the archive as one write would.
+        When the archive holds all events of the range, return the number of these events. Raise
+        SinkUnavailable if the write fails. After an error, the caller writes the same range again. Repeated
+        writes of a range must leave the archive as one write would.
         """
 
     async def test(self) -> str:

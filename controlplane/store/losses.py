@@ -1,8 +1,8 @@
 """Losses in the audit trail of a proxy, and the operators' acknowledgements of these losses.
 
 A gap in the sequence numbers can open only above the highest received number. So an acknowledgement stores
-one sequence number, which covers every gap up to that number and no later gap. For faults that are only
-counted, the acknowledgement stores the number of faults.
+one sequence number. The acknowledgement covers every gap up to this number, and no gap that opens later. For
+faults that the control plane only counts, the acknowledgement stores the number of faults.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def acknowledgement_of(connection: Connection, proxy_id: str, org_id: str) -> Ac
 
 
 def implausible_of(connection: Connection, proxy_id: str, org_id: str) -> tuple[int, int | None]:
-    """Return the number of events with an implausible time, and the time of the last of these events."""
+    """Return how many events had an implausible time, and when the last of them was received."""
     row = connection.row(
         "SELECT count, latest_ms FROM implausible_times WHERE proxy_id = ? AND org_id = ?",
         (proxy_id, org_id),

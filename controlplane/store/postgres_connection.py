@@ -37,9 +37,9 @@ POSTGRES: Final = Dialect(
 
 @lru_cache(maxsize=1024)
 def numbered(sql: str) -> str:
-    """Return the SQL statement with the markers of PostgreSQL, such as `$1` for `?` and for `?1`.
+    """Return the SQL statement with PostgreSQL's parameter markers: `$1` in place of `?` or `?1`.
 
-    A plain `?` gets the next number after the highest number so far.
+    A `?` without a number gets the number after the highest number before it in the statement.
     """
     highest = 0
 
@@ -90,11 +90,11 @@ def prepare(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 class PostgresConnection:
-    """A connection to PostgreSQL within one transaction, as a job uses it.
+    """A PostgreSQL connection within one transaction, in the form in which a job of the store uses it.
 
     A transaction that writes sends its statements in a pipeline: `run` and `many` wait only for the next
-    result that a job needs, or for the commit. So the transaction of a batch costs few round trips to the
-    server.
+    result that a job needs, or for the commit. So the transaction that stores a batch needs few round trips
+    to the database server.
     """
 
     dialect = POSTGRES
@@ -106,11 +106,11 @@ class PostgresConnection:
         self._cursors = 0
 
     def lock(self, numbers: Sequence[tuple[int, bool]]) -> None:
-        """Acquire the database locks in this order.
+        """Acquire these database locks in the given order.
 
-        Each lock has a boolean: True requests the lock in shared mode.
+        The boolean of a lock is True if the lock is acquired in shared mode.
 
-        The SQL statement that acquires the locks then reads the time of the database.
+        After it has acquired the locks, the SQL statement reads the time of the database.
         """
         taken = (f"pg_advisory_xact_lock{'_shared' if shared else ''}(?)" for _, shared in numbers)
         self._now = self._execute(
@@ -174,7 +174,7 @@ class PostgresConnection:
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:
-        """Do nothing, because PostgreSQL stores no text that is not UTF-8."""
+        """Do nothing, because PostgreSQL refuses to store text that is not UTF-8."""
         yield
 
     def _execute(self, sql: str, parameters: Sequence[Any]) -> psycopg.RawCursor[TupleRow]:
@@ -184,8 +184,8 @@ class PostgresConnection:
 def _close(cursor: psycopg.RawServerCursor[TupleRow]) -> None:
     """Close a cursor of the server, even if its connection was lost.
 
-    psycopg leaves the cursor open if `CLOSE` fails. If the connection is lost, the second call of `close`
-    only marks the cursor as closed.
+    psycopg leaves the cursor open if `CLOSE` fails. If the connection is lost, a second call of the cursor's
+    `close` only marks the cursor as closed.
     """
     try:
         cursor.close()

@@ -81,10 +81,12 @@ class SqliteConnection:
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:
-        """Decode text that is not UTF-8 with escapes. The resulting text matches no link of the audit chain.
+        """Decode text that is not UTF-8 by writing the invalid bytes as escapes.
 
-        Otherwise SQLite would raise an error for such text, and a verification would not find the changed
-        byte.
+        The text with escapes is consistent with no link of the audit chain.
+
+        Without this decoding, SQLite raises an error for text that is not UTF-8, and a verification cannot
+        find the changed byte.
         """
         self.raw.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
         try:

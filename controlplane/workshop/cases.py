@@ -161,7 +161,7 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
 
 
 def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
-    """Yield a problem for each invisible character that could mislead a reader of a case."""
+    """Yield a problem for each invisible character that could mislead a person who reads the case."""
     for each in document.unseen:
         keys = [part for part in each.where if isinstance(part, str)]
         if each.by_escape or "body" in keys or keys[-1:] == ["name"]:
@@ -242,7 +242,7 @@ def _differences(case: _Case, report: Explanation) -> Iterator[_Difference]:
 
 
 def _left_open(case: _Case, report: Explanation) -> Iterator[_Difference]:
-    """Yield a difference for each fact that the verdict depends on and that the case does not state."""
+    """Yield a difference for each fact that the verdict depends on, if the case does not give the fact."""
     asked = {
         finding.part: attempt.rule_id
         for account in (*report.accounts, *report.response_accounts)
@@ -263,7 +263,7 @@ def _verdict(report: Explanation) -> str:
 
 
 def _is_not_found(report: Explanation) -> bool:
-    """Return True if a filter responds 404 to a request that the ruleset lets through."""
+    """Return True if the ruleset allows the request, but a filter makes the response a 404."""
     return report.refused is not None and report.refused.reason == ITEM_NOT_FOUND
 
 
@@ -297,9 +297,9 @@ def _is_body(expected: object, body: bytes | None) -> bool:
 
 
 def _canonical(value: object) -> str:
-    """Return a text of a JSON value that is equal only for equal JSON values.
+    """Return a text for a JSON value. Two values have the same text only if they are equal in JSON.
 
-    In Python, 1 equals True, so the values themselves cannot be compared.
+    The values themselves cannot be compared, because Python treats 1 and True as equal.
     """
     return json.dumps(value, sort_keys=True)
 

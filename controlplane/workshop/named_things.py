@@ -37,11 +37,11 @@ class ThingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A schema element: a type, member or operation. The rules reference calls schema elements things.
+    """A schema element: a type, member or operation. The rules reference says *thing* for a schema element.
 
-    `type` is the type itself, the owner of the member, or the type that the operation binds to (-1: none).
-    `word` is the element's name in a rule, such as `message`, `group.members`, `driveItem.content` or
-    `addPassword`.
+    `type` is the element itself if it is a type, the type that owns the member, or the type that the
+    operation binds to (-1: none). `word` is the element's name in a rule, such as `message`, `group.members`,
+    `driveItem.content` or `addPassword`.
     """
 
     kind: ThingKind
@@ -52,10 +52,10 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class NamedThing:
-    """A schema element with one of its addresses: the segments before and after the schema's root.
+    """A schema element with one of its addresses: the segments before the schema's root and after it.
 
-    `leads_to` is the type of the objects at the address, or -1 for no type. `many` is True if the address is
-    a collection.
+    `leads_to` is the type of the objects at the address; -1 means that the address leads to no type. `many`
+    is True if the address names a collection of objects.
     """
 
     thing: Thing
@@ -112,7 +112,7 @@ def _member_thing(model: ResourceModel, owner: int, member: int) -> Thing:
 
 
 def _at_shortest_path(graph: SchemaGraph, thing: Thing, root: tuple[str, ...]) -> Iterator[NamedThing]:
-    """Yield the schema element with one of its addresses, or yield nothing if no path leads to it."""
+    """Yield a schema element with one of its addresses, or nothing if no path leads to the element."""
     model = graph.model
     if thing.kind is ThingKind.OPERATION and thing.type < 0:
         yield NamedThing(thing, root, (model.operation_name(thing.member),), -1, False)
@@ -157,8 +157,8 @@ def _thing(graph: SchemaGraph, steps: tuple[reached.Step, ...]) -> Thing | None:
 def _is_of_one_type(graph: SchemaGraph, step: reached.Step) -> bool:
     """Return True if the relation contains its objects, or if no type derives from the type of these objects.
 
-    `/users/{id}/messages` names messages. `/groups/{id}/members` names a relation between objects that have
-    other addresses.
+    `/users/{id}/messages` names messages. For example, `/users/{id}/messages` counts as the type message, but
+    `/groups/{id}/members` counts as a relation.
     """
     return bool(graph.model.member_flags(step.member) & CONTAINED) or not graph.has_derived(step.type)
 
@@ -177,7 +177,7 @@ def simple_name(model: ResourceModel, type_: int) -> str:
 
 
 def _spelled(model: ResourceModel, steps: tuple[reached.Step, ...], words: list[str]) -> tuple[str, ...]:
-    """Return the path segments in the letter case of the schema."""
+    """Return the path segments with upper and lower case letters as in the schema."""
     spelled: list[str] = []
     for step, word in zip(steps, words, strict=True):
         if step.kind == reached.ROOT:

@@ -1,4 +1,4 @@
-"""Facts about routes of Microsoft Graph that neither its schema nor the facts for rules contain."""
+"""Facts about routes of Microsoft Graph that are in neither the schema of Graph nor the facts for rules."""
 
 from __future__ import annotations
 

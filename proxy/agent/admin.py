@@ -31,7 +31,7 @@ _JSON: Final = "application/json"
 
 
 async def _guarded(request: web.Request, response: web.StreamResponse) -> None:
-    """Set header fields so that a browser does not render, frame or cache a response."""
+    """Set response headers that forbid browsers to render, frame or cache the response."""
     response.headers.popall("Server", None)  # aiohttp sends its own version and Python's
     response.headers["Cache-Control"] = "no-store"
     response.headers["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
@@ -56,7 +56,7 @@ class Admin:
         self._unsigned = unsigned
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve admin requests until the task is cancelled."""
+        """Serve requests to the admin listener until the task is cancelled."""
         application = web.Application()
         application.on_response_prepare.append(_guarded)
         application.router.add_get("/healthz", self._alive)

@@ -1,4 +1,4 @@
-"""Agent process, the part of a proxy that talks to the control plane and the identity provider."""
+"""Agent: the process of a proxy that connects to the control plane and the identity provider."""
 
 import asyncio
 import contextlib
@@ -76,10 +76,10 @@ def run_agent(
 ) -> int:
     """Run the agent in its own process and return the exit status.
 
-    SIGTERM ends the agent cleanly. The signal LAST_STOP also ends the agent, but gives it the configured time
-    to deliver events. `channels` are the agent's ends of the channels to the worker slots; the supervisor
-    keeps both ends open. `to_old_workers` are channels to workers that run with other settings or another
-    version. Old workers have no other agent during a reload.
+    SIGTERM ends the agent cleanly. The signal LAST_STOP also ends the agent, but the agent may use the
+    configured time to deliver events. `channels` are the agent's ends of the channels to the worker slots.
+    The supervisor keeps both ends of each channel open. `to_old_workers` are channels to workers that run
+    with other settings or another version. Old workers have no other agent during a reload.
     """
     gc.enable()  # all modules are imported
     os.nice(NICENESS)
@@ -108,7 +108,10 @@ async def _run(
 
 
 class _Agent:
-    """Object that connects the parts of the agent. Each part of the agent runs in its own task."""
+    """Object that creates and connects the components of the agent.
+
+    Each part of the agent runs in its own task.
+    """
 
     def __init__(
         self,
@@ -330,8 +333,8 @@ class _Agent:
     def tell_old_worker(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
         """Send only rules and emergency stops to an old worker.
 
-        An old worker's credentials are valid until they expire, and the worker sends its messages to another
-        agent.
+        An old worker's credentials are valid until they expire. The old worker sends its messages to another
+        agent, not to this one.
         """
         channel = Channel(end, lambda message: None)
         self._old_channels.append(channel)
@@ -364,7 +367,7 @@ class _Agent:
             channel.send(issuer_keys)
 
     def _write_snapshot_again(self) -> None:
-        """Write the snapshot once for all workers that request it at the same time."""
+        """Write the rules snapshot again, once for all workers that request it at the same time."""
         if self._writing_again is None or self._writing_again.done():
             self._writing_again = asyncio.create_task(self._sync.write_again())
 
@@ -390,7 +393,7 @@ class _Agent:
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
         """Log each organisation or application that the settings name but the rules lack.
 
-        These names are logged once, and again after each change of the names.
+        The proxy logs the unknown names once, and again each time that these names change.
         """
         unknown = self._assignments.unknown(snapshot.orgs, snapshot.apps)
         if unknown != self._unknown:
@@ -444,7 +447,7 @@ async def _listener(address: Address) -> socket.socket:
     The function retries until it can listen on the address.
 
     At the first start, the supervisor makes sure that the address is free. If another program takes the
-    address after an agent has died, only the admin listener is missing.
+    address after an agent has died, the new agent lacks only the admin listener.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     is_active = False

@@ -27,9 +27,9 @@ _REPORTED: Final = (
 class MetricsReporter:
     """Reporter of the counts since the last report that provably arrived at the control plane.
 
-    The time window of a report stays open until the report arrives.
+    The period that a report covers stays open until the report has arrived at the control plane.
 
-    The reported totals are stored on the agent's own page of counters, which outlives the agent.
+    The agent stores the reported totals on its own page of counters. The page remains after the agent ends.
     """
 
     def __init__(

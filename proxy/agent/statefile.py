@@ -1,8 +1,9 @@
 """State of the collector and the shipper on disk, in two slots that are overwritten in turn.
 
-A rename of a new file over the old file needs room for both files. If the disk is full, batches must still be
-sent, because their delivery frees room. So each save of the state overwrites the older of two preallocated
-slots. After a kill or a crash during the save, the newer slot is still intact.
+To replace a file by renaming a new file, the disk needs room for both the old and the new file. If the disk
+is full, batches must still be sent, because their delivery frees room. So each save of the state overwrites
+the older of the two slots, whose disk space is allocated in advance. After a kill or a crash during the save,
+the newer slot is still intact.
 """
 
 import hashlib
@@ -27,7 +28,10 @@ _ROUND_TO: Final = 64 * 1024
 
 
 class JournalFile(msgspec.Struct):
-    """Committed part of one journal file. Bytes beyond `length` are not part of the journal."""
+    """Committed part of one journal file.
+
+    Bytes of the file after the first `length` bytes are not part of the journal.
+    """
 
     first: int  # first sequence number, which is also the file's name
     last: int
@@ -38,7 +42,7 @@ class JournalFile(msgspec.Struct):
 class Batch(msgspec.Struct):
     """A batch of events that the agent has perhaps already sent.
 
-    From now on, the id of the batch always stands for exactly these bytes.
+    After this point, the id of the batch always identifies exactly these bytes of events.
     """
 
     batch_id: str
@@ -120,7 +124,7 @@ class StateFile:
         self.generation = 0
 
     def load(self) -> State | None:
-        """Return the newest intact state of the file; None if it has no intact state."""
+        """Return the newest intact state in the file, or None if the file has no intact state."""
         newest: tuple[int, bytes] | None = None
         for slot in self._slots:
             try:
@@ -171,9 +175,10 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
 
 
 def _read_slot(content: bytes) -> tuple[int, bytes] | None:
-    """Read the generation and the body of a slot of the state file.
+    """Read a slot of the state file. Return its generation number and its body.
 
-    The checksum of the slot proves the format, even if a bit flipped in the format number.
+    The checksum of a slot proves the format of the slot, even if a bit of the written format number has
+    flipped.
     """
     first = _FIRST_LINE.match(content)
     if first is None:
@@ -186,8 +191,8 @@ def _read_slot(content: bytes) -> tuple[int, bytes] | None:
 def _digest(form: int, head: bytes, body: bytes) -> bytes:
     """Return the checksum of a state.
 
-    From format 2 on, the checksum includes the format number. So no release reads a state that another
-    release wrote in another format.
+    From format 2 on, the checksum includes the format number. So a release cannot read a state that another
+    release wrote in a different format.
     """
     tag = b"" if form == 1 else b"%d " % form
     return hashlib.sha256(tag + head + body).hexdigest().encode()

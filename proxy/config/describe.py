@@ -64,7 +64,7 @@ def _toml(value: Any) -> str:
 def reference(root: type, suffixes: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the reference of a settings class: every key, in Markdown tables.
 
-    `suffixes` maps each section's name to the end of its heading.
+    `suffixes` maps the name of each section to the text that ends the section's heading.
     """
     return "\n".join(_reference(root, suffixes))
 
@@ -81,9 +81,9 @@ def _reference(root: type, suffixes: Mapping[str, str]) -> Iterator[str]:
 
 
 def _reference_of_kinds(array: Tables) -> Iterator[str]:
-    """Yield the reference of an array of settings tables that is outside all sections.
+    """Yield the reference text of a settings table that may occur several times, and is outside all sections.
 
-    The common keys of all kinds come first, then each kind's own keys.
+    The reference lists the keys that all kinds have in common first, and then the keys of each kind.
     """
     of_kinds = {kind: keys(str(array), cls) for kind, cls in array.by_kind.items()}
     base = array.classes[0].__base__
@@ -98,7 +98,7 @@ def _reference_of_kinds(array: Tables) -> Iterator[str]:
 
 
 def _is_own(key: Key, common: Mapping[str, Key]) -> bool:
-    """Return True if the key is not a common key of all kinds, or has other choices than the common key."""
+    """Return True if a settings key belongs to one kind of table only, or has choices of its own there."""
     return key.name != "Kind" and (key.name not in common or key.choices != common[key.name].choices)
 
 

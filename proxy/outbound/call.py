@@ -58,7 +58,7 @@ async def call(
 
 
 def failure_of(error: Exception) -> str:
-    """Describe in plain words the error that ended an HTTP call."""
+    """Return a description in plain words of the error that ended an HTTP call."""
     match error:
         case EgressError():
             return str(error)

@@ -1,4 +1,4 @@
-"""One compiled rule of a ruleset: its checks, and its decision for each of its path patterns."""
+"""One compiled rule of a ruleset: its checks, and its decision for each path pattern of the rule."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class Entry:
     keys: tuple[int, ...]  # positions where the pattern matches any key
 
     def path_holds(self, name: Name, method: str) -> int:
-        """Return whether the pattern and the conditions on path parameters hold for this name of a path.
+        """Return whether the rule's pattern and conditions on path parameters match this name of a resource.
 
-        A path segment that names an operation in the place of an object id may still be an object id. If the
-        operation may be an object id, the result is INDETERMINATE: a blocking rule applies, but an allowing
-        rule does not.
+        A path segment in the position of an object id can be the name of an operation, and still be an object
+        id. If the segment may be an object id or an operation, the result is INDETERMINATE. Then a blocking
+        rule applies, but an allowing rule does not.
         """
         if name.relations and any(at in name.relations for at in self.keys):
             return NO
@@ -103,7 +103,7 @@ class Entry:
 class Candidate:
     """A rule that matches one name of the path, with the step of the rule that applies.
 
-    If the path's name contains a hidden property, the step blocks the request.
+    If this name of the resource contains a hidden property, the step of the rule blocks the request.
     """
 
     entry: Entry
@@ -116,7 +116,7 @@ class Candidate:
 
     @property
     def probed(self) -> bool:
-        """True if the rule's step only blocks queries that probe for hidden properties."""
+        """True if the rule's step blocks only those queries that probe for hidden properties."""
         return self.step is self.entry.compiled.probing
 
     @property
@@ -184,7 +184,7 @@ def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
 
 
 def asks_as_taken(rule: Rule, part: Part) -> bool:
-    """Return whether a part of a rule evaluates the query only as the upstream reads it."""
+    """Return whether a part of a rule uses only the upstream's interpretation of the query."""
     return rule.verdict == "allow" and isinstance(part, Condition) and part.source == "query"
 
 
@@ -193,7 +193,10 @@ def parameter_conditions(rule: Rule) -> list[Condition]:
 
 
 def parts_asked(rule: Rule) -> list[Part]:
-    """Return the parts of a rule except methods, paths and parameters, in the order of the step's checks."""
+    """Return the parts of a rule that the step checks, in order.
+
+    Methods, paths and parameters are not among these parts.
+    """
     # Conditions on bodies come last: a cheaper check may make parsing unnecessary.
     conditions = [condition for condition in rule.conditions if condition.source != "param"]
     conditions.sort(key=lambda condition: condition.source in ("body", "property"))

@@ -1,8 +1,9 @@
 """Rule conditions as functions of the facts, with the results YES, NO and INDETERMINATE.
 
-The result for a value that servers may read in two ways is `INDETERMINATE`, so that its spelling never
-decides. A rule that blocks treats INDETERMINATE as yes, and a rule that allows treats it as no. If the result
-for a rule that filters is INDETERMINATE, the rule filters, and the search for a deciding rule continues.
+If servers may read a value in two ways, the result is INDETERMINATE, so that the spelling of the value never
+decides. If the result is INDETERMINATE, a rule that blocks applies, and a rule that allows does not apply. If
+the conditions of a rule that filters are INDETERMINATE, the rule filters. The search for a deciding rule then
+continues.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class InvalidRegex(ValueError):
 
 
 def compile_check(condition: Condition) -> Check:
-    """Compile a condition on any source except `param`.
+    """Compile a rule condition on any source of values except `param`.
 
     For the source `param`, use `compile_values_test`, because its values are parts of the path.
     """
@@ -72,9 +73,9 @@ def compile_check(condition: Condition) -> Check:
 
 
 def compile_values_test(condition: Condition) -> ValuesTest:
-    """Compile the tests of a condition to one test of all occurrences of a value.
+    """Compile the tests of a condition into one function, which tests all occurrences of a value.
 
-    If the tests have different results for two occurrences of the value, the result is INDETERMINATE.
+    If the value occurs twice and a test has different results for the two, the result is INDETERMINATE.
     """
     caseless = _is_caseless_id if condition.source == "param" else _always
     tests = [_value_test(test, caseless) for test in condition.tests]
@@ -104,7 +105,7 @@ def _test_of_all(one: ValueTest, missing: int) -> ValuesTest:
 def compile_regex(pattern: str, *, any_case: bool = False) -> Any:
     """Compile a regular expression of bounded size that runs in linear time.
 
-    Raise InvalidRegex for the same patterns with and without `any_case`.
+    With or without `any_case`, raise InvalidRegex for the same patterns.
     """
     if len(pattern) > MAX_REGEX_LENGTH:
         raise InvalidRegex(f"the regular expression is longer than {MAX_REGEX_LENGTH} characters")
@@ -170,9 +171,9 @@ def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Chec
 
 
 def for_an_allow(check: Check, option: str) -> Check:
-    """Return the check of a query option for a rule with the verdict `allow`.
+    """Return the check for a condition on a query option in a rule with the verdict `allow`.
 
-    An interpretation of the query that the upstream never uses does not affect the result of the check.
+    If the upstream never uses an interpretation of the query, this interpretation does not affect the check.
     """
     name = option_name(option)
 
@@ -186,7 +187,8 @@ def for_an_allow(check: Check, option: str) -> Check:
 def for_the_log(check: Check, *, of_response: bool) -> Check:
     """Return the check for a rule with the verdict `log_only`.
 
-    The check of a rule that only logs never waits for a body, and accepts a body that cannot be read.
+    The check of a rule that only logs never waits for a request body. It also accepts a body that cannot be
+    read.
     """
 
     def check_if_read(request: RequestFacts, response: ResponseFacts | None) -> int:
@@ -207,7 +209,7 @@ def for_the_log(check: Check, *, of_response: bool) -> Check:
 def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Sequence[str]:
     """Return the values of a header field for conditions.
 
-    If the header field's value is a list (RFC 9110 §5.6.1), its elements count as values too.
+    If the header field's value is a list (RFC 9110 §5.6.1), the elements of the list count as values too.
     """
     size = len(wanted)
     found = [value for name, value in headers if len(name) == size and name.lower() == wanted]
@@ -269,7 +271,7 @@ def _membership(operands: tuple[Scalar, ...], caseless: Callable[[str], bool]) -
 
 
 def _key(value: bool | int | float) -> tuple[bool, bool | int | float]:
-    """Return a dictionary key that distinguishes 1 and true, which are equal in Python but not in JSON."""
+    """Return a dictionary key for a JSON value that differs for 1 and true, which are equal in Python."""
     return isinstance(value, bool), value
 
 

@@ -29,8 +29,8 @@ class InvalidPattern(ValueError):
 class Pattern:
     """A parsed path pattern of a rule.
 
-    `segments` are the pattern's folded resource names, with None for each wildcard. `parameters` has the
-    names and positions of the pattern's named wildcards.
+    `segments` has the case-folded resource names of the pattern, and None for each wildcard. `parameters`
+    lists the named wildcards of the pattern, with their names and positions.
     """
 
     segments: tuple[str | None, ...]
@@ -39,7 +39,7 @@ class Pattern:
 
     @property
     def wildcards_from(self) -> int:
-        """Position at which the wildcards at the end of the pattern begin."""
+        """Position of the first of the wildcards that end the path pattern."""
         at = len(self.segments)
         while at and self.segments[at - 1] is None:
             at -= 1
@@ -47,7 +47,10 @@ class Pattern:
 
 
 def parse_pattern(text: str) -> tuple[Pattern, ...]:
-    """Parse a path pattern, and return a pattern for each of its names. Raise InvalidPattern."""
+    """Parse a path pattern, and return one pattern for each resource name that it covers.
+
+    Raise InvalidPattern.
+    """
     words = _words(text)
     rest = bool(words) and words[-1] == "**"
     if rest:
@@ -93,12 +96,13 @@ def _words(text: str) -> list[str]:
 
 
 def _folded_names(word: str) -> tuple[tuple[str, ...], ...]:
-    """Return the names of one segment of a rule's path.
+    """Return the names under which one segment of a rule's path is found in request paths.
 
-    The segment `delta()` also has the name `delta`, as in a request path.
+    The path segment `delta()` is also found under the name `delta`, because clients can write it in both
+    ways.
 
-    Most literal segments of a ruleset occur in many of its paths. Parsing a literal segment takes half of the
-    time to compile a rule, so results are cached.
+    Most literal path segments of a ruleset occur in many paths of the ruleset. The parsing of literal
+    segments takes half of the time to compile a rule, so the results are cached.
     """
     return _read_names_cached(word) if len(word) <= _MAX_CACHED_WORD else _read_names(word)
 
@@ -172,7 +176,7 @@ class PathTree(Generic[T]):
         (node.rests if pattern.rest else node.ends).append(value)
 
     def find(self, name: Name) -> tuple[list[T], list[T]]:
-        """Return the values of patterns that match the path, and of patterns that match a parent of it."""
+        """Return the values of patterns that match a resource path, and those that match a parent path."""
         found: list[T] = []
         above: list[T] = []
         level = [self.root]
@@ -195,9 +199,9 @@ class PathTree(Generic[T]):
         return found, above
 
     def find_any(self, name: Name) -> tuple[list[T], list[T], list[T]]:
-        """Search like `find` for a name in which some segments are the placeholder ANY_NAME.
+        """Search like `find` for a resource name in which ANY_NAME stands for some unknown segments.
 
-        The third list has the values that the search reaches only through a guessed segment.
+        The third list has the values that the search finds only if it guesses the text of an unknown segment.
         """
         found: list[T] = []
         perhaps: list[T] = []
@@ -221,7 +225,7 @@ class PathTree(Generic[T]):
         return found, above, perhaps
 
     def nodes_at(self, name: Name) -> list[Node[T]]:
-        """Return the tree nodes to which the name leads, in all patterns."""
+        """Return the nodes of the pattern tree that the search for this resource name reaches."""
         level = [self.root]
         for word, exact in zip(name.folded, name.exact, strict=True):
             below: list[Node[T]] = []
@@ -238,7 +242,7 @@ class PathTree(Generic[T]):
 def take_apart(root: Node[T]) -> Generator[None, None, None]:
     """Empty a pattern tree that is no longer used, and yield often between the steps.
 
-    Freeing ten thousand rules of a tree at once would take milliseconds.
+    To free ten thousand rules of a tree at once would take milliseconds.
     """
     nodes = [root]
     work = 0

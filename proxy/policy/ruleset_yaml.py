@@ -96,8 +96,8 @@ class RulesetProblem:
 class InvalidRuleset(ValueError):
     """The ruleset is invalid; `problems` has every problem in document order.
 
-    If the ruleset has very many problems, `problems` contains the first of them, and a last entry that says
-    so.
+    If a ruleset has very many problems, `problems` contains the first ones and, as its last entry, a note
+    that there are more.
     """
 
     def __init__(self, problems: Iterable[RulesetProblem]) -> None:
@@ -109,7 +109,7 @@ class InvalidRuleset(ValueError):
 
 
 def at_most(problems: list[RulesetProblem]) -> list[RulesetProblem]:
-    """Return the first MAX_PROBLEMS problems, and a last entry if there are more."""
+    """Return the first MAX_PROBLEMS problems. If there are more problems, add an entry that says so."""
     if len(problems) <= MAX_PROBLEMS:
         return problems
     *report, more = problems[: MAX_PROBLEMS + 1]
@@ -148,7 +148,7 @@ def parse_ruleset(text: str) -> Ruleset:
 def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
     """Yield a problem for each name or value of the ruleset that has invisible characters.
 
-    A description is free text and may contain invisible characters, because displays escape them.
+    A description is free text and may contain invisible characters, because every display of it escapes them.
     """
     for each in document.unseen:
         last = next((part for part in reversed(each.where) if isinstance(part, str)), "")
@@ -185,7 +185,7 @@ def editor_schema(title: str, shape: type[BaseModel]) -> dict[str, object]:
 
 
 def _for_editors(schema: object) -> object:
-    """Remove Python class names from the JSON Schema, and null too, because an empty key is a mistake."""
+    """Remove Python class names and null from the JSON Schema: a key without a value is a mistake."""
     if isinstance(schema, list):
         return [_for_editors(each) for each in schema if each != {"type": "null"}]
     if not isinstance(schema, dict):
@@ -227,10 +227,10 @@ def read_shape(shape: type[S], value: object) -> S:
 
 
 def _unless_many(value: Any, read: Callable[[Any], T], info: ValidationInfo) -> T:
-    """Skip further values after very many errors, because pydantic would keep all errors in memory.
+    """Skip the validation of further values after very many errors: pydantic keeps all errors in memory.
 
-    The validator `_unless_many` wraps every part of a ruleset that may occur often. The validator must not
-    wrap a choice of types, because an error in one type is not an error of the text.
+    The validator `_unless_many` wraps every element that a ruleset may contain many times. The validator must
+    not wrap a choice of several types: an error in one type does not mean that the text has an error.
     """
     errors = cast(_Errors, info.context)
     if errors.count >= _MOST_ERRORS:
@@ -332,14 +332,14 @@ def _checked_field_name(text: str) -> str:
 
 
 def _text_like(pattern: str) -> WithJsonSchema:
-    """Return the JSON Schema of a text for editors; the validator gives a better error message."""
+    """Return the JSON Schema of a text value for editors. The validator gives a better error message."""
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
 def _scalar_like(pattern: str = "", **more: JsonValue) -> WithJsonSchema:
-    """Return the JSON Schema of a text for editors.
+    """Return the JSON Schema for editors, for a text value in a ruleset.
 
-    The JSON Schema accepts numbers and booleans as they are written.
+    The JSON Schema also accepts numbers and booleans, because YAML allows them without quotes.
     """
     schema: dict[str, JsonValue] = {"type": ["string", "number", "boolean"]}
     return WithJsonSchema(schema | ({"pattern": f"^(?:{pattern})$"} if pattern else {}) | more)
@@ -567,7 +567,8 @@ def shape_problems(
 ) -> Iterator[RulesetProblem]:
     """Yield a ruleset problem for each error of pydantic.
 
-    `shapes` has the models by the key under which they occur; the empty key is the document itself.
+    `shapes` maps each key of the document to the pydantic model of the key's value; the empty key stands for
+    the document.
     """
     seen: set[tuple[int | str, ...]] = set()
     place = (1, 1)

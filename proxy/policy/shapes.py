@@ -1,11 +1,12 @@
 """Filter responses of a known shape, many times faster than the filter that goes member by member.
 
-A shape is the list of the members that JSON objects at one place have, in their order. The filter decodes a
-response into structs that are made for the shape, and encodes the structs again. In the structs, every value
-is a span of the original text. If the encoded text is equal to the original bytes, the shape describes the
-whole response. A response that a shape describes has no unknown or duplicate member name. The order and the
-spelling of its members are those of the shape. If the shape describes the response, the filter unsets the
-hidden members and encodes the rest. Responses of an unknown shape are filtered member by member.
+A shape lists the members of the JSON objects at one place of a response, in their order. The filter decodes a
+response into structs that it made for the shape, and encodes the structs again. In the structs, every value
+is a span of the original text. If the encoded bytes are equal to the original bytes, the shape describes the
+whole response. If a shape describes a response, the response has no unknown and no duplicate member names.
+The members in such a response have the order and the spelling of the shape. If the shape describes the
+response, the filter unsets the hidden members and encodes the rest. Responses of an unknown shape are
+filtered member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
 uniform whitespace is made compact for the comparison, and formatted again afterwards.
@@ -27,7 +28,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The fate of a JSON member: it stays, or is removed for the configured path whose bit is `cause`."""
+    """Fate of a JSON member: it stays, or the configured path with the bit `cause` removes it."""
 
     cause: int
 
@@ -59,7 +60,7 @@ _NOT_THIS_SHAPE = msgspec.MsgspecError
 
 
 class Shape:
-    """Objects at one place of a response: how to decode them, and which of their members to unset."""
+    """Objects at one place of a response: the way to decode the objects, and the members to unset."""
 
     def __init__(self, names: list[str], level: Level, inner: dict[str, Shape]) -> None:
         self.arrays_only = level.arrays_only
@@ -94,7 +95,7 @@ class Shape:
         return list[inner.struct] | inner.struct | None | UnsetType  # type: ignore[name-defined]
 
     def causes_in(self, objects: list[Any], wanted: int) -> int:
-        """Return the bits in `wanted` whose paths name a member that is present in the objects."""
+        """Return the bits in `wanted` for the paths of members that occur in the objects."""
         found = 0
         for cause, value_of in self._of_cause:
             if cause & wanted & ~found and any(map(is_not, map(value_of, objects), repeat(UNSET))):
@@ -127,9 +128,10 @@ class Shape:
 
 
 def _copier(names: list[str], fields: list[str]) -> Callable[[Any], Any]:
-    """Return a function that copies the kept members of an object into a smaller struct.
+    """Return a function that copies an object's members, except the hidden members, into a smaller struct.
 
-    If more members are removed than stay, copying is cheaper than unsetting the removed members.
+    If an object has more hidden members than other members, to copy the others is cheaper than to unset the
+    hidden ones.
     """
     struct = msgspec.defstruct(
         "Kept", [(field, Any) for field in fields], rename=dict(zip(fields, names, strict=True)), gc=False
@@ -141,7 +143,7 @@ def _copier(names: list[str], fields: list[str]) -> Callable[[Any], Any]:
 
 
 class Plan:
-    """A response filter for responses of one shape."""
+    """A filter for responses whose JSON has one known shape."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -151,8 +153,8 @@ class Plan:
     def apply(self, body: bytes) -> tuple[bytes, int] | None:
         """Filter a response body, which must be UTF-8.
 
-        Return the filtered body with the bits of the paths for which a member was removed. Return None if the
-        body does not have the shape of the filter plan.
+        Return the filtered body, and the bits of the configured paths for which a member was removed. Return
+        None if the body does not have the shape of the filter plan.
         """
         opening = _OPENING.match(body)
         if opening is None:
@@ -189,7 +191,7 @@ class Plan:
 
 
 def learn(body: bytes, level: Level) -> Plan | None:
-    """Return a filter plan for responses of the same shape, or None if the shape cannot be used."""
+    """Return a filter plan for responses of this response's shape, or None if the shape is unsuitable."""
     try:
         shape = _learn_shape([Raw(body)], level)
     except _NOT_THIS_SHAPE:
@@ -239,9 +241,9 @@ def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
 
 
 def _objects_in(values: list[Raw]) -> list[Raw] | None:
-    """Return the JSON objects among the given values and within arrays among them.
+    """Return the JSON objects in a list of values, including the objects in arrays of the list.
 
-    Return None if one of the values is neither an object, an array nor null.
+    Return None if a value in the list is not an object, an array or null.
     """
     objects: list[Raw] = []
     for value in values:

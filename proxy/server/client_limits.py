@@ -30,7 +30,7 @@ def network_of(address: str) -> str:
 
 
 class Connections:
-    """Counter of open connections per address."""
+    """Counter of the open connections of each client address."""
 
     __slots__ = ("_open",)
 
@@ -38,9 +38,9 @@ class Connections:
         self._open: dict[str, int] = {}
 
     def opened(self, network: str) -> int:
-        """Count a new connection of `network`.
+        """Count a new connection from `network`.
 
-        Return the number of open connections of `network`, with the new connection.
+        Return the number of open connections from `network`, including the new connection.
         """
         count = self._open[network] = self._open.get(network, 0) + 1
         return count
@@ -57,7 +57,7 @@ class Connections:
 
 
 class Failures:
-    """Counter of failed attempts per key, in a window that begins with the first failure.
+    """Counter of failed attempts for each key, in a time window that begins with the key's first failure.
 
     Times are monotonic.
     """

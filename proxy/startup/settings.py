@@ -62,8 +62,8 @@ _SEGMENTS_OF_A_WORKER: Final = 8  # two idle segments use a quarter of the worke
 class Cloud:
     """One of Microsoft's clouds, such as the global cloud or a national cloud.
 
-    A cloud has the hosts of its graph API, the identity providers that issue its tokens, and the audience of
-    a token that proves an application there.
+    A cloud has graph API hosts, identity providers that issue its tokens, and the audience of tokens that
+    prove an application to them.
     """
 
     hosts: tuple[str, ...]
@@ -96,7 +96,7 @@ _CLOUD_BY_AUTHORITY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StatusRange:
-    """Range of upstream statuses from `first` to `last`, including both."""
+    """Range of upstream statuses that includes both ends, `first` and `last`."""
 
     first: int
     last: int
@@ -297,7 +297,7 @@ class AgentSettings:
             yield "Agent.ApiKey", "missing, and required (or ApiKeyFile) without Agent.EnrolmentToken"
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield settings that have no effect, for the loader."""
+        """Yield each setting that has no effect, with the reason."""
         if self.enrolment_token and not self.enrols_itself:
             yield "Agent.EnrolmentToken", "not used, because Agent.ApiKey is given: remove one of the two"
 
@@ -641,7 +641,7 @@ class CredentialsSettings:
 
     @property
     def every_identity(self) -> tuple[IdentitySettings, ...]:
-        """All upstream identities; the default identity is the first."""
+        """All upstream identities, of which the first is the default identity."""
         default = IdentitySettings(
             name=DEFAULT_IDENTITY,
             tenant_id=self.tenant_id,
@@ -675,7 +675,7 @@ class CredentialsSettings:
             yield "Credentials.AuthorityUrl", what
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield settings that have no effect, for the loader."""
+        """Yield each setting that has no effect, with the reason."""
         for identity in self.every_identity:
             for attribute, provider in _USED_BY.items():
                 if getattr(identity, attribute) and provider != self.provider:
@@ -758,14 +758,14 @@ class TracesSettings:
 
     @property
     def header_fields(self) -> dict[str, str]:
-        """Header fields of requests to the trace collector.
+        """Header fields that the proxy adds to its requests to the trace collector.
 
-        Raise ValueError if a pair of the setting is malformed.
+        Raise ValueError if a name and value in the setting are malformed.
         """
         return parse_header_fields(self.headers)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield faults of the header fields, without their values, and of the collector's address."""
+        """Yield faults of the collector's address and of the header fields, but not the fields' values."""
         try:
             parse_header_fields(self.headers)
         except ValueError as error:
@@ -777,7 +777,7 @@ class TracesSettings:
             )
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield settings that have no effect, for the loader."""
+        """Yield each setting that has no effect, with the reason."""
         if not self.otlp_url:
             yield "Traces.Headers", "not used, because Traces.OtlpUrl is not given"
             yield "Traces.CaFile", "not used, because Traces.OtlpUrl is not given"
@@ -820,8 +820,8 @@ class Settings:
     def segment_bytes(self) -> int:
         """Size of one spool segment file in bytes, which is at most `Audit.SegmentBytes`.
 
-        Each worker keeps the active spool segment and the next segment. If the two segments of each worker
-        used most of `Audit.MaxDiskBytes`, the agent could collect no events.
+        Each worker keeps two spool segments: the active segment and the next one. If two segments of each
+        worker used most of `Audit.MaxDiskBytes`, the agent would have no room to collect events.
         """
         share = self.audit.max_disk_bytes // (_SEGMENTS_OF_A_WORKER * self.workers)
         return max(_MIN_SEGMENT, min(self.audit.segment_bytes, share))
@@ -853,9 +853,9 @@ class Settings:
 
     @property
     def exchange_scope(self) -> str:
-        """Scope of the managed identity's token that proves an application to the identity provider.
+        """Scope of the managed identity's token that proves the application to the identity provider.
 
-        The token's scope is fixed in each cloud.
+        Each cloud has a fixed scope for this token.
         """
         by_authority = _CLOUD_BY_AUTHORITY.get(_host_of(self.credentials.authority_url))
         return f"{(by_authority or cloud_of(self.upstream.base_url)).exchange_audience}/.default"
@@ -876,7 +876,7 @@ class Settings:
         object.__setattr__(self, "credentials", derived)
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield settings that have no effect because of other sections, for the loader."""
+        """Yield each setting that has no effect because of another section, with the reason."""
         if not self.uses_vault and self.credentials.provider != "workload-identity":
             why = f"has no effect, because Provider is {self.credentials.provider}: remove it"
             yield "Credentials.VaultUrl", f"{why}, or set Token.SigningKeySecretName"
@@ -893,7 +893,7 @@ class Settings:
 
 
 def _enrolment_problems(agent: AgentSettings, rule_sync: RuleSyncSettings) -> Iterator[tuple[str, str]]:
-    """Require TLS to the control plane, because its responses contain new keys."""
+    """Require TLS to the control plane if the proxy enrols itself, because responses then contain keys."""
     parts = urlsplit(rule_sync.saas_base_url)
     is_readable = parts.scheme == "http" and not Address(parts.hostname or "", 80).is_loopback
     if agent.enrols_itself and is_readable:
@@ -933,7 +933,7 @@ def _cloud_problems(
 ) -> Iterator[tuple[str, str]]:
     """Yield a conflict if settings belong to different clouds.
 
-    A token of one cloud is never accepted in another cloud.
+    A token for one Microsoft cloud is never accepted in another Microsoft cloud.
     """
     host = _host_of(upstream.base_url)
     if credentials.provider == "static" or host not in _CLOUD_BY_HOST:
@@ -972,7 +972,7 @@ def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str
 
 
 def _placeholders(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
-    """Yield placeholders in settings, with which no identity provider can issue a token."""
+    """Yield each setting that still has a placeholder, with which no identity provider issues tokens."""
     authority, vault = credentials.authority_url, credentials.vault_url
     yield from placeholder_problems("Credentials.AuthorityUrl", authority, "the identity provider's address")
     yield from placeholder_problems("Credentials.VaultUrl", vault, "your key vault's address")

@@ -21,7 +21,7 @@ class SigningKeyError(Exception):
 def signing_key(given: str, path: Path) -> bytes:
     """Return the active signing key of proxy tokens.
 
-    If the settings give no key and the file at `path` is missing, create the file with mode 0600.
+    If the settings have no signing key and the file at `path` is missing, create the file with mode 0600.
     """
     if given:
         key = given.encode()
@@ -47,14 +47,14 @@ def _from_file(path: Path) -> bytes:
 
 
 def key_in(path: Path) -> bytes:
-    """Return the signing key in the file, which may be any bytes. Raise OSError."""
+    """Return the signing key in the file. The key may consist of any bytes. Raise OSError."""
     return without_mark(read_given_file(path)).strip()
 
 
 def _make_if_absent(path: Path) -> None:
     """Create the file with a new signing key, if it is missing.
 
-    If two proxies start at the same time with one file, both use the key that was linked first.
+    If two proxies start at the same time with one key file, both use the key whose file was linked first.
     """
     if path.exists():
         return

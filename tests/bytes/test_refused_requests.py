@@ -1,4 +1,4 @@
-"""Test that a refused request is an event of its application if the request's token can be read."""
+"""Test that a refused request is an event of the app that its token names, if the token is readable."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def with_token(raw: bytes, token: str) -> bytes:
 
 
 def error_of(response: bytes) -> tuple[int, dict[str, Any]]:
-    """Return the status and the error body of the last response in `response`."""
+    """`response` has the bytes of several responses: return status and error body of the last."""
     head, _, body = response.rpartition(b"\r\n\r\n")
     return int(head.rpartition(b"HTTP/1.1 ")[2][:3]), json.loads(body)
 

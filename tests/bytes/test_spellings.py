@@ -347,7 +347,7 @@ async def test_no_override_makes_a_blocked_method(tmp_path: Path, name: str, val
 
 
 async def test_the_rest_goes_through_with_its_own_bytes(tmp_path: Path) -> None:
-    """A matcher that blocked all odd spellings would pass the other tests in this module."""
+    """A matcher that blocks all unusual spellings would pass the other tests in this module, but not this."""
     upstream = Recorder()
     targets = [
         "/v1.0/users/ada",

@@ -44,7 +44,7 @@ class Server:
 async def server(config: Path, module: str | None = None) -> AsyncIterator[Server]:
     """Start the server process; kill it at the end if it still runs.
 
-    If `module` is given, run that module in place of the control plane.
+    If `module` is given, start that Python module instead of the control plane.
     """
     reader = asyncio.StreamReader()
     reads, writes = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
@@ -92,7 +92,7 @@ def cli(config: Path, *arguments: str, **environment: str) -> subprocess.Complet
 def facts(config: Path, *arguments: str) -> Any:
     """Run a command of the control plane, which must succeed.
 
-    Return the facts that the command prints with --json.
+    Return the parsed JSON that the command prints with its option --json.
     """
     done = cli(config, *arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,6 +1,6 @@
 """Tests of a replay on a draft's page, which runs in steps.
 
-Each step of the replay continues from the counts in the form.
+Each step of the replay adds to the counts that the form sends from the step before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests of a ruleset's text as the console shows it."""
+"""Tests of the page on which the console shows a ruleset's text."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_is_coloured_is_the_text_and_no_markup_of_its_writer() -> None:
 
 
 def _coloured(text: str) -> list[str]:
-    """Return the coloured lines, with a bar at each begin and end of a colour."""
+    """Return the coloured lines of the page, with a bar at the start and at the end of each colour."""
     return [Markup(re.sub("<[^>]*>", "|", line.html)).unescape() for line in listing(text) or ()]
 
 

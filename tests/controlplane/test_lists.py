@@ -96,7 +96,7 @@ async def _ids(context: OperationContext, name: ListName, actor: Actor = ADA, **
 
 
 async def _pages(context: OperationContext, name: ListName, **members: Any) -> list[list[str]]:
-    """Return the ids on each page of the list."""
+    """Return a list of ids for each page of the list that the test reads."""
     pages: list[list[str]] = []
     cursors: list[str | None] = [None]  # one for each page
     while True:
@@ -110,7 +110,10 @@ async def _pages(context: OperationContext, name: ListName, **members: Any) -> l
 
 
 async def test_the_pages_of_a_list_have_each_row_once_in_order(context: OperationContext) -> None:
-    """The test sorts by each column in both directions, and equal values are ordered by name."""
+    """The test sorts by each column in both directions.
+
+    Rows with equal values must be in the order of their names.
+    """
     for name in LISTS:
         whole = await _ids(context, name)
         assert [each for page in await _pages(context, name, limit=2) for each in page] == whole
@@ -268,7 +271,7 @@ async def _beat(proxy: ProxyClient, **members: Any) -> None:
 
 
 class _Proxies:
-    """Proxies of one organisation in a store, and the messages that they send, by the proxy's name."""
+    """The proxies of one organisation in a store, and messages from each of them, by the proxy's name."""
 
     def __init__(self, store: SqlStore, clock: FakeClock) -> None:
         self.store = store
@@ -300,7 +303,10 @@ class _Proxies:
 
 
 async def _every_health(proxies: _Proxies) -> None:
-    """Create proxies on both sides of each age at which health changes; heartbeats are 30 s apart."""
+    """Create proxies with heartbeats just younger and just older than each age at which health changes.
+
+    The heartbeat interval is 30 s.
+    """
     await proxies.add(
         "never", "lost", "stale", "stale-failed", "late", "failed", "degraded", "unconfirmed", "unsent",
         "skewed", "behind", "just-behind", "gap", "reused", "well", "off", "off-gap",

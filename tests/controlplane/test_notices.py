@@ -172,9 +172,9 @@ async def test_a_receiver_that_is_away_loses_nothing_and_one_that_refuses_makes_
 async def test_a_control_plane_that_was_killed_goes_on_where_it_stood(
     tmp_path: Path, clock: FakeClock, receiver: FakeReceiver
 ) -> None:
-    """The control plane stores an emergency stop, and its process ends at once.
+    """The control plane's process ends immediately after it has stored an emergency stop.
 
-    The next process of the control plane sends the notice.
+    When the control plane starts again, its new process sends the notice.
     """
     table = f'[[Sinks]]\nName = "pager"\nKind = "webhook"\nUrl = "{receiver.base_url}"\nSecret = "{SECRET}"\n'
     async with started(tmp_path, clock) as plane:

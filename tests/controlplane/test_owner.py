@@ -1,4 +1,4 @@
-"""Tests of files that root's commands create, and of files that the service's user can't open."""
+"""Tests of files that root created with a command, and of files that the service's user can't open."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = [
 def config() -> Iterator[Path]:
     """Write a settings file in a directory of the service's user.
 
-    Any user can reach the directory, unlike the directories that pytest makes.
+    The directory is accessible to every user, unlike the temporary directories that pytest creates.
     """
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     config = write_settings(directory)
@@ -60,7 +60,7 @@ def config() -> Iterator[Path]:
 
 
 def _search(config: Path) -> None:
-    """Run a search as root that creates the index and finds nothing."""
+    """Run a search command as root, which creates the search index and finds no events."""
     done = commands.run("--config", str(config), "audit", "search")
     assert done.returncode == 0, done.stderr
 
@@ -192,7 +192,7 @@ def _python_as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProc
 def test_a_file_of_ones_own_that_cannot_be_written_blames_no_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change of the file's owner would not help on a read-only file system, for example."""
+    """A file can be unwritable for another reason than its owner, such as a read-only file system."""
     file = tmp_path / "control.db"
     file.touch()
     monkeypatch.setattr(os, "access", lambda *_: False)

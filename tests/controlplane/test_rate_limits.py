@@ -93,7 +93,7 @@ async def test_concurrent_batches_do_not_get_past_the_limit(proxy: ProxyClient) 
 
 
 async def test_only_stored_batches_count(plane: Plane, proxy: ProxyClient) -> None:
-    """Batches that are duplicate, refused or over the limit do not count."""
+    """A batch that is duplicate, refused or over the limit does not count towards the rate limit."""
     sent = batch("same", proxy.org_ids[0], [0])
     assert (await proxy.audit(sent)).status == 202
     for _ in range(70):

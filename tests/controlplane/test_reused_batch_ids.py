@@ -55,7 +55,7 @@ async def test_other_events_under_a_known_batch_id_are_told(
 async def test_other_content_under_a_known_event_id_is_told(
     plane: Plane, proxy: ProxyClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The batch in this test has a new id, so it is not a replay."""
+    """The batch in this test has a new batch id, so the control plane does not treat it as a replay."""
     (org,) = proxy.org_ids
     first = event(org, 1)
     await proxy.audit(with_id("b1", first))
@@ -68,7 +68,7 @@ async def test_other_content_under_a_known_event_id_is_told(
 
 
 async def test_a_replay_may_be_written_another_way(plane: Plane, proxy: ProxyClient) -> None:
-    """A client may encode its JSON again for each attempt, with other white space, order and escapes."""
+    """A client may encode its JSON again for each attempt, with different white space, order and escapes."""
     (org,) = proxy.org_ids
     events = [event(org, number, note="é", x=[1, {"a": 1.0, "b": None}]) for number in range(100)]
     await proxy.audit(with_id("b1", *events))

@@ -202,7 +202,7 @@ async def test_a_sync_has_no_body(proxy: ProxyClient) -> None:
 
 @pytest.mark.parametrize("fault", ["X-Api-Key", "X-Timestamp", "X-Hmac-Signature"])
 async def test_a_body_is_not_asked_for_before_the_head_is_good(proxy: ProxyClient, fault: str) -> None:
-    """A sender that uses Expect: 100-continue is refused before it sends a byte of the body."""
+    """A sender that uses `Expect: 100-continue` gets the refusal before it sends a byte of the body."""
     headers = proxy.headers(b"")
     headers[fault] = "wrong"
     host, port = proxy.base_url.removeprefix("http://").split(":")

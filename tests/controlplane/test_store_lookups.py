@@ -21,7 +21,7 @@ UNKNOWN = "019a0000-0000-7000-8000-000000000000"
 
 @pytest.fixture
 async def store(either_store: SqlStore) -> SqlStore:
-    """Create two organisations whose rulesets and applications have equal names, with a proxy each."""
+    """Create two organisations with a proxy each; their rulesets and applications have equal names."""
     await add_two_orgs(either_store)
     for org in NAMES:
         proxy = Proxy(f"proxy-{org}", f"edge-{org}", True, 1, None, 1, (f"org-{org}",))
@@ -84,7 +84,7 @@ async def test_a_look_up_in_an_organisation_returns_only_rows_of_it(store: SqlSt
 
 
 async def test_a_row_whose_name_is_its_id_is_returned_once(store: SqlStore) -> None:
-    """An earlier release may have stored a row whose name is its id."""
+    """An earlier release may have stored a row in which the name and the id are equal."""
     await store.add_org(Org("same", "same", "base", 1))
     await store.add_proxy(Proxy("same", "same", True, 1, None, 1, ()), b"same", b"sealed")
     await store.apply_ruleset(Ruleset("same", "same", "same", 1, 0, 1), "version: 1\n", None, None)
@@ -119,7 +119,7 @@ async def test_the_proxies_of_an_organisation_are_those_that_serve_it(store: Sql
 
 @contextmanager
 def _statements(store: SqlStore) -> Iterator[list[str]]:
-    """Record the statements that the store's connections for reading run within the block."""
+    """Record the SQL statements that the store's read connections execute within the `with` block."""
     seen: list[str] = []
     database = store._database
     assert isinstance(database, SqliteDatabase)

@@ -1,7 +1,8 @@
-"""Run each command of the control plane in a process forked from one that has imported all modules.
+"""Run control plane commands in processes that are forked from a process with all modules imported.
 
-Tests and the demo run a thousand commands, and most of a command's time is the start of Python and its
-imports. A command line without a command starts the control plane's server in the same way.
+Tests and the demo run about a thousand commands. Most of the time of a command is the start of Python and the
+imports. A command line without a command, which starts the control plane's server, also runs in a forked
+process.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
 def run(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run `python -m controlplane` with these arguments, in the project's directory and with empty input.
 
-    Raises subprocess.TimeoutExpired after TIMEOUT_SECONDS.
+    Raise subprocess.TimeoutExpired if the command runs longer than TIMEOUT_SECONDS.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with _forked(arguments, environment, out, err, apart=False) as status:
@@ -53,16 +54,15 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None) -> subpro
 
 
 class Server:
-    """A running control plane, with the used part of the interface of asyncio's Process.
+    """A running control plane process, with the methods of asyncio's Process class that the tests use.
 
-    The control plane's process is not a child of the test's process. The control plane's process has its own
-    session.
+    The control plane's process is not a child of the test process. The control plane runs in its own session.
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str], log: IO[bytes]) -> None:
         """Start the control plane's process and connect to it.
 
-        Creating the object needs a running event loop.
+        The constructor of the object works only in a running event loop.
         """
         self._status = _forked(arguments, environment, log, log, apart=True)
         self.pid = int(self._status.readline())
@@ -97,7 +97,7 @@ def _forked(
     *,
     apart: bool,
 ) -> IO[bytes]:
-    """Return a stream of the process id, if the process has its own session, and then of the exit status."""
+    """Return a stream with the process id, if the process has its own session, and the exit status."""
     message = json.dumps([arguments, {**os.environ, **(environment or {})}, apart]).encode()
     said, says = os.pipe()
     try:
@@ -136,7 +136,10 @@ def _stop(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 
 def serve(connection: socket.socket) -> NoReturn:
-    """Fork a process for each message until the other side closes the connection; then end all processes."""
+    """Fork a process for each message until the other side closes the socket.
+
+    Then end all these processes.
+    """
     for module in pkgutil.walk_packages(controlplane.__path__, "controlplane."):
         importlib.import_module(module.name)
     _warm_up()

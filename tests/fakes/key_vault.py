@@ -1,4 +1,4 @@
-"""Fakes of Azure Key Vault and its managed identity, used through Azure's own SDK."""
+"""Fakes of Azure Key Vault and of the managed identity, to which tests connect with Azure's own SDK."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FakeManagedIdentity(Fake):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that the platform gives to a process."""
+        """Return the environment variables that Azure gives to a process with a managed identity."""
         return {"IDENTITY_ENDPOINT": f"{self.base_url}/msi/token", "IDENTITY_HEADER": IDENTITY_HEADER}
 
     async def response(self, request: Received) -> Response:
@@ -122,11 +122,11 @@ class FakeKeyVault(Fake):
 
     @property
     def resource(self) -> str:
-        """Return the Azure resource for which clients of the vault request tokens.
+        """Return the Azure resource that is the audience of tokens for the vault.
 
         The resource `0.0.1` matches the vault `127.0.0.1`, as `vault.azure.net` matches
-        `contoso.vault.azure.net`. The SDK refuses a challenge for any other resource, and `0.0.1` needs no
-        name service.
+        `contoso.vault.azure.net`. The SDK refuses a challenge that names any other resource. The resource
+        `0.0.1` needs no name resolution.
         """
         if self.name:
             return f"https://{self.name.partition('.')[2]}"

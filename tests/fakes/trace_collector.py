@@ -20,7 +20,7 @@ _NANOSECONDS: Final = re.compile(r"[1-9][0-9]{18}")
 class FakeTraceCollector(Fake):
     """A fake trace collector that stores accepted spans.
 
-    A span that violates the protocol becomes one of the `problems`.
+    If a received span violates the protocol, the collector adds it to `problems`.
     """
 
     def __init__(self, *, token: str = "") -> None:

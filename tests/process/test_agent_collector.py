@@ -1,6 +1,6 @@
-"""Tests of the collector: it copies every record from spool to journal once and in order.
+"""Tests that the collector copies each record from the spool to the journal exactly once, in order.
 
-The sequence numbers of lost events stay reserved.
+The sequence numbers of lost events are not given to other events.
 """
 
 import errno
@@ -124,7 +124,7 @@ def test_a_restart_goes_on_where_the_state_was_saved(tmp_path: Path) -> None:
 
 
 class PulledPlugError(Exception):
-    """Simulated end of the process, as after a power loss, at this point of the code."""
+    """Simulated end of the process at this point in the code, as if the machine lost power."""
 
 
 @pytest.mark.parametrize("at", ["pwrite", "fdatasync", "unlink", "fsync"])
@@ -282,7 +282,7 @@ def test_a_segment_cut_below_what_was_read_costs_no_more_than_the_cut(tmp_path: 
 
 @pytest.mark.parametrize("bit", [32, 33, 63])
 def test_a_flipped_bit_in_a_number_costs_one_event(tmp_path: Path, bit: int) -> None:
-    """The record's checksum covers the lower half of the sequence number."""
+    """The checksum of a record covers the lower half of the record's sequence number."""
     spool = spool_writer(tmp_path)
     write(spool, range(200))
     path = segments(tmp_path)[0]
@@ -409,7 +409,7 @@ def test_drop_oldest_names_what_it_dropped(tmp_path: Path) -> None:
 
 
 def test_drop_oldest_goes_on_after_a_time_without_an_agent(tmp_path: Path) -> None:
-    """The workers filled all the disk space that they may use."""
+    """The records of the workers fill all the disk space that the workers may use."""
     limit = 16 * MIB
     spool = spool_writer(tmp_path)
     spool._max_bytes, spool._when_full = limit, "drop-oldest"
@@ -529,7 +529,7 @@ def test_a_state_that_goes_bad_after_its_segments_went_loses_and_doubles_nothing
 ) -> None:
     """The newer slot of the state file is damaged.
 
-    Events that the state file's older slot lacks are still in the spool.
+    The events that the older slot of the state file does not cover are still in the spool.
     """
     spool = spool_writer(tmp_path)
     recorded = spoilt = 0
@@ -674,7 +674,7 @@ def test_every_number_of_a_journal_that_a_bad_block_took_is_named(
 ) -> None:
     """The collector reports the exact losses in a journal (promise 32 of the threat model).
 
-    A damaged disk block that reads as zeros contains no newlines.
+    If a disk block is damaged and reads as zeros, the block contains no newline between events.
     """
     spool = spool_writer(tmp_path)
     write(spool, range(10))

@@ -213,7 +213,7 @@ async def test_a_sound_proxy_is_found_so_and_nothing_is_changed(
 
 @pytest.fixture
 async def plane(tmp_path: Path, until_ready: Patient) -> AsyncIterator[Plane]:
-    """Start a real control plane in which this proxy is registered."""
+    """Start a real control plane in which the proxy of this test is registered."""
     async with started(tmp_path, FakeClock(int(time.time() * 1000))) as plane:
         await plane.org("acme")
         added = await plane.proxy("edge-1", "acme")
@@ -251,7 +251,7 @@ async def test_a_wrong_secret(
 async def test_a_proxy_that_enrols_itself(plane: Plane, until_ready: Patient) -> None:
     """The doctor never uses the enrolment token.
 
-    The doctor uses the keys in the key file if the file has keys.
+    If the key file has keys, the doctor uses these keys.
     """
     patient = until_ready
     enrolling = 'EnrolmentToken = "gwe_0123456789abcdef"\nIdentityPath = "identity.json"'
@@ -339,7 +339,7 @@ async def with_certificate(
     days: float,
     names: tuple[str, ...] = LOCAL_NAMES,
 ) -> dict[str, str]:
-    """Return the doctor's finding for an upstream whose certificate has these names and lifetime."""
+    """Return the doctor's finding about an upstream server with a certificate of these names and lifetime."""
     tls = authority.server("upstream", names, days=days)
     upstream = await stack.enter_async_context(FakeGraph(tls=tls))
     until_ready.values["upstream"] = upstream.base_url
@@ -562,7 +562,7 @@ sys.exit(main(doctor))
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """Return a directory that any user can reach, unlike the directories that pytest makes."""
+    """Return a directory that every user can access, unlike the temporary directories that pytest creates."""
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     directory.chmod(0o755)
     yield directory

@@ -1,6 +1,6 @@
 """Tests of the start: every mistake gives one line and status 2, and any user can start the proxy.
 
-The option `--check` reports the same mistakes beforehand, and shows no secret.
+With the option `--check`, the program reports the same mistakes without a start, and shows no secret.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def test_a_port_in_use_is_one_line_and_status_1(config: Path) -> None:
 
 
 async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
-    """Two proxies on one port would each get only a part of the requests, and have different token keys."""
+    """Two proxies on one port would each get only some requests, and have different token keys."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))
@@ -232,7 +232,7 @@ def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Pat
 
 @pytest.mark.parametrize("workers", [120, 40])
 def test_too_few_descriptors_are_one_line_and_status_1(config: Path, workers: int) -> None:
-    """Each worker needs file descriptors for its listener and its channel."""
+    """Each worker process needs two file descriptors: one for its listener and one for its channel."""
     limited = ["prlimit", "--nofile=100:100", sys.executable]
     done = run(config, python=limited, Proxy__Workers=str(workers))
     refused_with(done, "Too many open files", status=1)
@@ -288,7 +288,7 @@ sys.exit(proxy.__main__.main(["--config", sys.argv[3]]))
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """Return a directory that any user can reach, unlike the directories that pytest makes."""
+    """Return a directory that every user can access, unlike the temporary directories that pytest creates."""
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     directory.chmod(0o777)
     yield directory

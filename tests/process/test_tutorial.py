@@ -33,7 +33,7 @@ _BLOCK: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of commands, with the output that the page shows below it."""
+    """A command block of the page, with the expected output that the page shows below it."""
 
     line: int
     comment: str
@@ -62,7 +62,7 @@ def blocks(page: str) -> list[Block]:
 def matches(shown: str, printed: str) -> bool:
     """Return True if the printed output matches the output on the page.
 
-    On the page, `…` stands for a part of a line, or alone for any lines.
+    On the page, `…` stands for a part of a line. A line with only `…` stands for any number of lines.
     """
     pattern = re.sub(r"^…\n", "\0", shown, flags=re.M)
     pattern = re.escape(pattern).replace("…", ".+").replace("\0", r"(?:.*\n)*")
@@ -90,13 +90,13 @@ def test_each_block_of_commands_is_run_or_says_why_not() -> None:
 
 
 class Shell:
-    """A terminal in the directory of the sources."""
+    """A shell terminal whose working directory holds the sources."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def run(self, commands: str) -> str:
-        """Run shell commands, and return the text that they print."""
+        """Run shell commands, and return the output that the commands print."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f'{commands}\necho "{END} $?"\n'.encode())

@@ -1,4 +1,4 @@
-"""Tests of $batch parsing: valid batches are read, and a batch with two interpretations is refused."""
+"""Tests of $batch parsing: it refuses a batch that servers could interpret in two ways."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_twenty_requests_are_a_batch_and_twenty_one_are_not() -> None:
 def test_what_costs_more_than_a_batch_is_refused_before_it_is_read(
     part: dict[str, Any], refusal: str
 ) -> None:
-    """A body of 4 MB of requests, headers or addresses delayed all other clients for seconds."""
+    """A 4 MB body of many requests or headers delays all other clients for seconds if nothing limits it."""
     parts = [get("/me") | part for _ in range(1 if part else 10_000)]
     with pytest.raises(MalformedBatch, match=refusal):
         parsed(batch(*parts))

@@ -1,6 +1,6 @@
 """Tests that log lines are written completely and in order.
 
-Log lines for which the pipe has no room are dropped and counted, and nothing waits for room.
+If the pipe has no room for a log line, the proxy drops and counts the line, and does not wait.
 """
 
 from __future__ import annotations

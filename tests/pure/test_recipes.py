@@ -230,7 +230,7 @@ def test_the_rules_of_the_reference_page_are_valid() -> None:
 
 
 def shown(title: str, target: str, body: dict[str, Any]) -> Any:
-    """Return the response body that the application receives if the upstream sends `body`."""
+    """Return the response body that the proxy sends to the application if the upstream sends `body`."""
     decision = decide(compiled(RECIPES[title]), target)
     assert decision.transforms is not None
     return json.loads(filter_of(decision.transforms).apply(json.dumps(body).encode()).body)

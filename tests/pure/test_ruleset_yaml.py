@@ -34,7 +34,7 @@ def problems(text: str) -> tuple[RulesetProblem, ...]:
 
 
 def problem_of_rule(rule: str) -> RulesetProblem:
-    """Return the only problem of a ruleset with this one rule, which is on line 4 from column 5."""
+    """Check the ruleset with this one rule, and return its only problem, which is at line 4, column 5."""
     (problem,) = problems(f"{HEAD}  - {rule}\n")
     return problem
 

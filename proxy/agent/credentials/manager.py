@@ -67,7 +67,10 @@ class CredentialManager:
 
     @property
     def tried(self) -> bool:
-        """Return True if an attempt to fetch a token has ended, so that `current` is meaningful."""
+        """Return True if the first attempt to fetch a token has ended.
+
+        Before that, `current` has no meaning.
+        """
         return self._tried.is_set()
 
     async def first_attempt(self) -> None:
@@ -75,7 +78,7 @@ class CredentialManager:
         await self._tried.wait()
 
     def current(self) -> ActiveUpstreamToken | UpstreamTokenUnavailable:
-        """Return the message for a worker: the upstream token, or the reason why there is none.
+        """Return the message for a worker: the upstream token, or the reason why the agent has no token.
 
         The message never contains an expired token.
         """

@@ -1,1 +1,1 @@
-"""Client assertions at the token endpoint: parsing, credentials that they prove, and replay protection."""
+"""Client assertions at the token endpoint: parse, find the credentials, and detect replays."""

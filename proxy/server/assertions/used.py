@@ -1,12 +1,13 @@
 """Remember used assertions on disk, for all workers of the proxy, so that no assertion is accepted twice.
 
-Each application has its own file, so one application cannot fill the store of another. Applications whose
-credentials accept the same token of an issuer share a file, so only one of these applications can use the
-token.
+Each application has its own file, so one application cannot fill the store of another. If the credentials of
+several applications accept the same issuer token, these applications share a file. So only one of these
+applications can use the token.
 
 Each file of used assertions is a sequence of records of equal size. A kernel lock lets only one thread of one
-process read and append at a time. Written records survive a killed process. If the machine itself fails,
-assertions of the last seconds before the failure may be accepted again.
+process read and append at a time. Records that were written to the file remain if the process is killed. If
+the machine fails, for example by a power loss, assertions that were used in the last seconds may be accepted
+again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Use(enum.Enum):
 
 
 class NotRemembered(Exception):
-    """The store of used assertions cannot be read or written, so no assertion may be accepted."""
+    """The store of used assertions cannot be read or written, so the proxy must not accept any assertion."""
 
 
 def used_directory(retention: Path) -> Path:
@@ -55,7 +56,7 @@ def used_directory(retention: Path) -> Path:
 
 
 class UsedAssertions:
-    """Store of used assertions of one proxy, as one of its processes uses it."""
+    """Access of one process to the proxy's store of used assertions."""
 
     def __init__(self, directory: Path, most: int = MOST_USED, lock_seconds: float = LOCK_SECONDS) -> None:
         self._directory = directory
@@ -63,11 +64,12 @@ class UsedAssertions:
         self._lock_seconds = lock_seconds
 
     def use(self, app_id: str, proof: Proof, network: str, now: float) -> Use:
-        """Record the use of an assertion, if the assertion may be used.
+        """Record the use of a client assertion, if the assertion may still be used.
 
-        Raise NotRemembered if the store of used assertions fails.
+        Raise NotRemembered if the store of used assertions can't be read or written.
 
-        `network` is the address of the client. An empty client address never equals another address.
+        `network` is the network address of the client that sent the assertion. An empty client address counts
+        as different from every other address.
         """
         digest = proof.use_id[:_DIGEST_BYTES]  # the same if the credential is removed and added again
         address = hashlib.sha256(network.encode()).digest()[:_ADDRESS_BYTES]
@@ -121,9 +123,9 @@ def _open(path: Path) -> int:
 
 
 def _lock(file: int, seconds: float) -> None:
-    """Lock the file of used assertions within LOCK_SECONDS.
+    """Lock the file of used assertions. Wait at most LOCK_SECONDS for the lock.
 
-    Raise OSError if another process holds the lock.
+    Raise OSError if another process still holds the lock after this time.
     """
     end = time.monotonic() + seconds
     while True:
@@ -153,7 +155,7 @@ def _without_ended(content: bytes, now: float) -> bytes:
 
 
 def _write(file: int, content: bytes, offset: int) -> None:
-    """Write all of `content` at `offset` of the file.
+    """Write all bytes of `content` to the file, starting at `offset`.
 
     After a partial write, the function writes the remaining bytes; the file system raises an error if it has
     no room for them.

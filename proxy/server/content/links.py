@@ -3,15 +3,15 @@
 Every byte outside of links to the upstream stays.
 
 The rewritten links are `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @,
-anywhere in a JSON body. `NextLink` and `DeltaLink` are rewritten too, because some SDKs ignore case.
-`@nextLink` is the spelling of OData 4.01, `odata.nextLink` that of OData 3, and `__next` that of verbose
-JSON.
+anywhere in a JSON body. `NextLink` and `DeltaLink` are rewritten too, because some SDKs ignore case. OData
+4.01 writes `@nextLink`, OData 3 writes `odata.nextLink`, and verbose JSON writes `__next`.
 
-An address is recognised in every spelling that leads to the same host. The spellings of an address differ in
-letter case, escapes, percent-encoding, a dot at the end, the scheme or a default port.
+An address is recognised in every spelling that leads to the same host. Spellings of one address can differ in
+letter case, escapes, percent-encoding, a final dot of the host, the scheme or a default port.
 
-In valid JSON, a quote followed by a colon ends a member name. So the end of a link's name, the colon and the
-start of the link are recognised as one sequence. Text within a string cannot imitate this sequence.
+In valid JSON, a quote followed by a colon ends a member name. So the rewriter recognises the end of a link's
+name, the colon and the start of the link as one sequence of bytes. Text within a JSON string cannot imitate
+this sequence of quote, colon and link.
 """
 
 from __future__ import annotations
@@ -86,9 +86,10 @@ class _Patterns(NamedTuple):
 
 
 class LinkRewriter:
-    """Rewriter of links to one upstream, which may have several addresses, to one address of the proxy.
+    """Rewriter that replaces the addresses of one upstream in links by one address of the proxy.
 
-    `foreign` receives the host of each link that leads an SDK to no known address of the upstream.
+    `foreign` receives the host of each link for SDKs that leads to an address other than the upstream's known
+    addresses.
     """
 
     def __init__(
@@ -121,9 +122,9 @@ class LinkRewriter:
         return self._turned(body, _HAS_NAME, self._plain)
 
     def _turned(self, body: bytes, names: Any, links: Any) -> bytes | None:
-        """Rewrite the links that the pattern `links` matches after a name.
+        """Rewrite each link that follows a link name in a body.
 
-        One search nearly always shows that a body has no link to rewrite.
+        Most bodies have no link to rewrite, and one search for the names of links shows this.
         """
         found = names.search(body)
         if found is None:
@@ -180,7 +181,7 @@ class LinkRewriter:
 class LinkStream:
     """Rewriter of links in a body that arrives in chunks.
 
-    The rewriter delays at most the name of one link and the start of this link.
+    The rewriter keeps back at most the name of one link and the beginning of its address.
     """
 
     def __init__(self, rewriter: LinkRewriter) -> None:
@@ -212,7 +213,7 @@ class LinkStream:
 
 
 def _begun(text: bytes) -> int:
-    """Return how many bytes at the end of the text may be the start of a link's name."""
+    """Return the number of bytes at the end of the text that may be the start of a link's name."""
     last = text[-_LONGEST_BEGINNING:]
     for first in (last.rfind(b"@"), last.rfind(b'"')):
         if first >= 0 and any(name.startswith(last[first:]) for name in _BEGINNINGS):
@@ -223,8 +224,8 @@ def _begun(text: bytes) -> int:
 def may_be_odata_3(body: bytes) -> bool:
     """Return True if a body is verbose JSON, or has names of OData 3 at its beginning or in its last member.
 
-    Names of OData 3 at other places in the body need no check. A search of the whole body would take thirty
-    times as long as the search for the names of OData 4.
+    The function does not look for names of OData 3 at other places in the body. To search the whole body for
+    names of OData 3 would take thirty times as long as the search for names of OData 4.
     """
     if body.find(_OF_ODATA_3, 0, _ODATA_3_BEGINS) >= 0 or _IS_VERBOSE.match(body) is not None:
         return True
@@ -270,7 +271,7 @@ def _split_base(base: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _spelled_base(scheme: bytes, authority: bytes, path: bytes) -> bytes:
-    """Return a pattern that matches a base address in a JSON string, in every spelling of the same host."""
+    """Return a pattern that matches a base address in a JSON string, in every spelling of its host."""
     either = _spelled(b"http") + b"(?:" + _spelled(b"s") + b")?" + _spelled(b"://")
     return either + _spelled_authority(authority) + _spelled(path, fold=False)
 
@@ -309,7 +310,7 @@ def _spelled_unicode(host: bytes) -> bytes:
 
 
 def _spelled(text: bytes, *, fold: bool = True) -> bytes:
-    """Return a pattern for every spelling of `text` in a JSON string."""
+    """Return a pattern that matches every spelling of `text` in a JSON string."""
     return b"".join(_spelled_char(bytes([char]), fold=fold) for char in text)
 
 

@@ -1,7 +1,7 @@
 """Lifecycle of one pass-through request. Only `_end` ends an exchange and writes its audit event.
 
 The steps of an exchange are: authenticate, canonicalise, decide, attach_credential, forward, wait for the
-upstream, filter the response (`response.py`), record, respond (both in `_end`). `Phase` shows the step for
+upstream, filter the response (`response.py`), record, respond (both in `_end`). `Phase` shows the step at
 which a request waits.
 
 The audit event of an exchange is in the spool before the last byte of the response is sent, no matter how the
@@ -47,7 +47,7 @@ _UNBOUND: Final = CREDENTIAL_PROBLEMS_FIRST + tuple(CREDENTIAL_PROBLEMS).index("
 
 
 class Phase(Enum):
-    """Phase in the life of an exchange."""
+    """Phase of an exchange, such as the wait for the upstream."""
 
     EVALUATING = "judging"  # the head is sufficient, or the body is complete
     COLLECTING = "collecting"  # the body is buffered, for rules or for the log
@@ -58,7 +58,7 @@ class Phase(Enum):
 
 
 class Ending(Enum):
-    """Kind of the last output of an exchange."""
+    """Kind of the output with which an exchange ends."""
 
     WHOLE = "whole"  # head and body of a response, together
     LAST_BYTES = "last bytes"  # the end of a response that has begun
@@ -122,7 +122,7 @@ class Exchange(ExchangeOwner):
     # Phases of the request
 
     def begin(self) -> None:
-        """Run every phase of the exchange that needs only the request head."""
+        """Run each phase of the exchange that needs only the head of the request."""
         try:
             self.authenticate()
             self.canonicalise()
@@ -204,9 +204,9 @@ class Exchange(ExchangeOwner):
             self._decide_batch(self.batch, body or b"")
 
     def _decided_without_body(self) -> bool:
-        """Decide without the request body, if no rule that decides needs it.
+        """Decide without the request body, if the rules that decide do not need the body.
 
-        Return False if the proxy must collect the body.
+        Return False if the decision needs the request body, so that the proxy must collect it.
         """
         evaluation = self.evaluation
         facts = evaluation.facts_with(self.head.headers, None, unread=True)
@@ -289,7 +289,7 @@ class Exchange(ExchangeOwner):
             self.connection.write_continue()
 
     def request_body(self, chunk: bytes, last: bool) -> None:
-        """Process a piece of the request's body; `last` ends the body."""
+        """Process a piece of the request body. If `last` is set, the piece ends the body."""
         self.pending.request_bytes += len(chunk)
         body = self.body
         body.whole = last
@@ -357,7 +357,7 @@ class Exchange(ExchangeOwner):
             self.decide(body)
 
     def _go_on_without_body(self, decision: Decision) -> None:
-        """Pass a request body on as it arrives, because the body is too long for a rule that only logs."""
+        """Pass a request body on without collecting it: it is too long for a rule that only logs."""
         self.phase = _EVALUATING
         self.release_buffer()
         try:
@@ -498,7 +498,7 @@ class Exchange(ExchangeOwner):
             self.refuse(StoppedCaller(caller))
 
     def waited_too_long(self) -> None:
-        """End the exchange, because no upstream connection or no new upstream token was available in time."""
+        """End the exchange after it waited too long for an upstream connection or a new upstream token."""
         refusal = None if self._call is None else self._call.timed_out()
         if refusal is not None:
             self.refuse(refusal)
@@ -513,10 +513,10 @@ class Exchange(ExchangeOwner):
         *,
         close: bool = False,
     ) -> None:
-        """End the exchange: write its records, and only then send the last bytes of its response.
+        """End the exchange: write its records to the spool, and only then send the end of its response.
 
-        The exchange ends only in this method. If the spool cannot store the records, the connection is
-        aborted, because a response without an event must not be completed.
+        The exchange ends only in this method. If the spool cannot store the records, the proxy aborts the
+        connection: no response may be complete without an audit event.
         """
         if self._reserved:
             self.release_buffer()
@@ -576,7 +576,7 @@ _LOST_REASON: Final = {
 
 
 def _unreadable(error: MalformedTarget) -> Refusal:
-    """Return the refusal of a request that the rules cannot read."""
+    """Return the refusal of a request if the rules cannot read the request."""
     if isinstance(error, MalformedBody):
         return Refusal("badRequest", f"A rule can't read the request body: {error}.", "malformedRequest")
     return Refusal("badRequest", f"The request target is ambiguous: {error}.", "ambiguousTarget")

@@ -1,7 +1,7 @@
 """Call the upstream for one request: get a connection and a token, and retry once if either fails.
 
-An upstream call ends before its exchange: with the last byte of the response, or with the loss of the
-upstream connection.
+An upstream call ends before its exchange: at the last byte of the response, or when the upstream connection
+is lost.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class UpstreamCall(UpstreamUser):
         upstream.send(body.framed(piece), done=body.whole)
 
     def timed_out(self) -> Refusal | None:
-        """Return the refusal of a request that waited too long for a connection or a new upstream token."""
+        """Return the refusal of a request after it waited too long for a connection or a new token."""
         if self.upstream is not None:
             return None
         if self._retried & _TOKEN:
@@ -116,7 +116,7 @@ class UpstreamCall(UpstreamUser):
     def renew(self) -> bool:
         """Send the request again with another upstream token, because the upstream responded with 401.
 
-        Return False if the request is not complete, or if the token did not cause the 401.
+        Return False if the request body cannot be sent again, or if the used token has just been replaced.
         """
         self._release()
         credential, context = self._credential, self._owner.context
@@ -150,7 +150,7 @@ class UpstreamCall(UpstreamUser):
     def end(self) -> None:
         """End the upstream call: close its connection, or leave the queue for a connection.
 
-        The exchange needs no more data from the upstream.
+        Call this method when the exchange needs no more data from the upstream.
         """
         if self.state is _ENDED:
             return

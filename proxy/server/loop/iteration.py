@@ -1,14 +1,15 @@
 """Process all input of one loop iteration together when it ends, and send all its output together.
 
 If each piece of input were processed at once, the processor would alternate between system calls and proxy
-code. The code and data of system calls evict those of the proxy from the processor's caches. The processing
-of responses and of requests would also alternate, although the two share little code.
+code. The code and data of system calls replace the code and data of the proxy in the processor's caches. The
+processor would also alternate between the code for responses and the code for requests, which share little.
 
-If each piece of output were sent at once, each piece would wake its receiver separately. After each piece,
-the receiver would sleep until the next piece arrives. Batched input and batched output each save a tenth of a
-request's processor time under load, and a fifth with TLS (`./dev bench J2 TLS`).
+If each piece of output were sent at once, each piece would wake the receiving process separately. A receiver
+of single pieces would sleep after each piece until the next piece arrives. Batched input and batched output
+each save a tenth of a request's processor time under load, and a fifth with TLS (`./dev bench J2 TLS`).
 
-Responses are processed before requests, because a complete response frees a connection for a later request.
+Responses are processed before requests, because a complete response frees its upstream connection for a later
+request.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class BatchedConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         """Process the data that arrived on the connection.
 
-        Then handle the deadline of the connection if this deadline is still in the past.
+        After that, handle the deadline of the connection if the deadline has still passed.
         """
         if self._arrived:
             self.take_arrived()

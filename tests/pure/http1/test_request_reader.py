@@ -29,7 +29,7 @@ OLD: Final = b"GET /v1.0/old HTTP/1.0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A request as the request reader returned it."""
+    """A request in the form in which the request reader returned it."""
 
     target: str
     content: bytes = b""
