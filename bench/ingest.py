@@ -1,9 +1,9 @@
-"""python -m bench.ingest: measure events per second and core that the control plane accepts and indexes.
+"""python -m bench.ingest: measure how many events per second and core the control plane ingests.
 
-A control plane, started with the usual command, receives signed batches of 500 events over real sockets from
-several proxies at once. The limits of the control plane allow the load of the measurement. The control
-plane's CPU seconds are counted until the last response (202, so the batch is on disk), and again until a
-search finds every event.
+The benchmark starts a control plane by its usual command. Several proxies at once send it signed batches of
+500 events. The control plane's limits are high enough for the load of the measurement. The control plane's
+CPU seconds are counted until the last response (202, so the batch is on disk), and again until a search finds
+every event.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def facts(config: Path, *arguments: str) -> Any:
 
 
 def indexed(config: Path) -> int:
-    """Return how many events a search index has, by the position of the index in the store."""
+    """Return how many events a search index contains, computed from its position in the store."""
     with closing(sqlite3.connect(config.parent / "store.db", timeout=30)) as store:
         ((count,),) = store.execute("SELECT coalesce(max(position), 0) FROM outbox_cursor").fetchall()
     return int(count)

@@ -1,4 +1,4 @@
-"""Measure downloads and uploads of large bodies, in bytes per second of processor time."""
+"""Measure downloads and uploads of large bodies, in bytes for each second of processor time."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Server:
         )
 
     def processes(self) -> dict[int, str]:
-        """Return the ids and names of all processes of the session, no matter who their parents are."""
+        """Return ids and names of all processes in the session, with any parent process."""
         return {pid: stat.name for pid, stat in _session(self._process.pid).items()}
 
     def cpu(self) -> dict[str, CpuTime]:
@@ -128,7 +128,7 @@ class Server:
         return times
 
     def settle(self) -> None:
-        """Wait until the server has finished the work of the load, so that this work is counted."""
+        """Wait until the server has finished the work that the load caused, so that it is measured too."""
         give_up = time.monotonic() + SETTLE_SECONDS
         before = self._total()
         while time.monotonic() < give_up:
@@ -164,7 +164,10 @@ def _session(session: int) -> dict[int, _Stat]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago. All ports are bound at the same time, so that they differ."""
+    """Return ports that no program used a moment ago.
+
+    The function binds all ports at the same time, so that no port occurs twice.
+    """
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in sockets]
     for each in sockets:

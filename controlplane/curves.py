@@ -38,7 +38,7 @@ class Window:
 
 
 def window(metrics: Metrics) -> Window | None:
-    """Return the time window of a metrics report; None if the report does not state its time."""
+    """Return the time window of a metrics report, or None if the report lacks a time."""
     start, end = _ms(metrics.window_start), _ms(metrics.window_end or "")
     if start is None or end is None:
         return None
@@ -58,7 +58,7 @@ def window(metrics: Metrics) -> Window | None:
 def percentile(latency: Latency, share: float) -> float | None:
     """Return a percentile, interpolated linearly within buckets as in Prometheus.
 
-    For a percentile above the last bucket bound, return that bound.
+    If the percentile lies above the last bucket, return the upper bound of this bucket.
     """
     buckets, count = latency.buckets or [], latency.count or 0
     if not buckets or count <= 0:
@@ -78,7 +78,7 @@ def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
 
     At a restart, the reported uptime decreases.
 
-    `heartbeats` are (received, heartbeat) pairs, oldest first.
+    `heartbeats` contains pairs of a receipt time and a heartbeat, oldest first.
     """
     found = []
     uptime_before: float | None = None

@@ -77,8 +77,8 @@ class Ingest:
     ) -> None:
         """Initialise the ingestion, with a callback for stored events.
 
-        If all events are stored exactly as they were read, `on_stored` receives the parsed events, otherwise
-        None.
+        If all events are stored exactly as the proxy sent them, `on_stored` receives the parsed events;
+        otherwise it receives None.
         """
         self._store = store
         self._limits = limits
@@ -116,7 +116,7 @@ def batch_id_of(body: bytes) -> str | None:
 def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
     """Return a batch that was read from its bytes.
 
-    Also return its parsed events if they are stored unchanged and have no unknown members.
+    Also return the parsed events of the batch if they are stored unchanged and have no unknown members.
     """
     try:
         batch = _decode(body)
@@ -171,9 +171,9 @@ def implausible(time_ms: int, received_ms: int) -> Implausible | None:
 
 
 def _marked(raw: bytes, mark: Implausible | None, received_ms: int) -> bytes:
-    """Return the event with the mark of an implausible time as its last members.
+    """Return the event with two members added at its end, which mark its time as implausible.
 
-    The other bytes of the event stay as the proxy wrote them.
+    The bytes before the mark stay as the proxy wrote them.
     """
     if mark is None:
         return raw
@@ -188,7 +188,7 @@ def _may_claim_marks(body: bytes) -> bool:
 
 
 def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the events, with new names for the members that only the control plane may write."""
+    """Return the events of a batch. Members that only the control plane may write get new names."""
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))
@@ -200,7 +200,7 @@ def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the events, with the sending proxy added to each event that names another proxy."""
+    """Return the events, with the sender's id added to each event that names a different proxy."""
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))
@@ -219,7 +219,7 @@ def _dumped(event: dict[str, object]) -> bytes:
 
 
 def _decode(body: bytes) -> _KnownBatch | Batch:
-    """Decode a batch and check all of its bytes, so that any JSON parser can read the stored events."""
+    """Decode a batch and check all of its bytes, so that any JSON parser can later read the stored events."""
     try:
         return _decode_known(body)
     except msgspec.ValidationError:
@@ -232,7 +232,7 @@ def _decode(body: bytes) -> _KnownBatch | Batch:
 def _reason(error: Exception) -> str:
     """Return a text that says where in a batch an error is.
 
-    The error text is logged, so it has no bytes of the request.
+    The error text is logged, so it contains no bytes of the request.
     """
     return (
         str(error)

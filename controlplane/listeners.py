@@ -24,9 +24,9 @@ _Protocol = Callable[[], asyncio.BaseProtocol]
 
 
 class Listeners:
-    """Listening sockets, by the setting that contains their addresses.
+    """Listening sockets, each under the name of the setting that contains its address.
 
-    Raise OSError with one line that names the setting, the address and the owner of the address.
+    Raise OSError with one line that names the setting, the address, and the program that uses the address.
     """
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
@@ -43,11 +43,11 @@ class Listeners:
         self._sockets = {key: _bound(key, listen, stack) for key, listen in wanted.items()}
 
     def listen(self) -> None:
-        """Listen on every address or, after an error, on no address.
+        """Listen on all addresses. If an address fails, listen on none of them.
 
         Connections of clients wait until `serve` is called.
 
-        Another program that starts at the same moment may take an address between bind and listen.
+        Between the calls of bind and listen, another program that starts now can take the same address.
         """
         for key, pairs in self._sockets.items():
             for address, each in pairs:
@@ -94,7 +94,7 @@ def _bound(key: str, listen: Sequence[Address], stack: ExitStack) -> list[tuple[
 def _of_address(address: Address) -> list[socket.socket]:
     """Return the bound sockets of an address in the settings.
 
-    A host name may have several addresses, and one bound address of the host may be enough.
+    A host name may have several addresses. It is enough if the program can bind one of them.
     """
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []

@@ -43,7 +43,7 @@ class CredentialOfApp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Uses of applications, rules and credentials in the events of a batch."""
+    """Numbers of uses of each application, rule and credential in the events of a batch."""
 
     apps: Mapping[AppDay, Use]
     rules: Mapping[RuleDay, Use]
@@ -54,9 +54,9 @@ NOTHING_USED: Final = Uses({}, {}, {})
 
 
 class UsedEvent(Protocol):
-    """Members of an event that show which application, rules and credential it used.
+    """Members of an event that name the application, the rules and the credential that a request used.
 
-    In an event that was not checked, these members may have any type.
+    If nothing has checked the event, each of these members may have any type.
     """
 
     @property
@@ -114,12 +114,12 @@ def uses_of(events: Iterable[UsedEvent], times: Sequence[int | None], received_m
 
 
 def _credential_id(given: object) -> str:
-    """Return a credential ID if the control plane may have made it, or else an empty text."""
+    """Return the credential ID if it has the form of the control plane's ids; otherwise an empty text."""
     return given if isinstance(given, str) and CREDENTIAL_ID.fullmatch(given) else ""
 
 
 def _logged(event: UsedEvent) -> Iterable[str]:
-    """Return the rules that logged the event, without the rule that decided it."""
+    """Return the rules that logged the event. The rule that decided the event is left out."""
     ids = event.logged_rule_ids
     if not isinstance(ids, list | tuple):
         return ()

@@ -1,7 +1,7 @@
 """Explanation and remedy for each error code and reason: the texts of docs/reference/errors.md.
 
-The code of the programs defines the error codes. A test fails if an error code has no explanation here, or if
-an explanation here has no error code.
+The source code of the programs defines all error codes. A test fails if an error code has no explanation
+here, or if an explanation here has no error code.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 
 class Text(NamedTuple):
-    """The paragraphs about one error code.
+    """The paragraphs of the documentation about one error code.
 
-    `reasons` are the reasons that an audit event of a response with this code can have.
+    `reasons` contains each reason that the audit event can have if the response has this error code.
     """
 
     meaning: str

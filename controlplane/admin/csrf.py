@@ -1,8 +1,8 @@
 """CSRF token of a browser's session, under a new mask for each page.
 
-Pages are compressed. If every page contained the same token bytes, another site could put a guess of the
-token into a page's address. From the length of the compressed response, the other site could infer whether
-its guess is part of the token (BREACH).
+Pages are compressed. If every page contained the same token bytes, another site could put guesses of the
+token into page addresses. The length of a compressed page that contains such a guess reveals if the guess
+matches the token (BREACH).
 """
 
 from __future__ import annotations

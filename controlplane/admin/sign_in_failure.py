@@ -49,7 +49,7 @@ _OVERAGE: Final = (
 
 
 class Cause(Enum):
-    """Cause of a failed sign-in: error code, page text, and whether the visitor is to blame."""
+    """Cause of a failed sign-in: error code, text for the page, and a flag for a fault of the visitor."""
 
     DENIED = (
         "unauthenticated",

@@ -1,6 +1,6 @@
 """Format the facts of one object as lines for a person. A fact that contains other facts becomes a block.
 
-The functions of this module are pure.
+The functions in this module have no side effects.
 """
 
 from __future__ import annotations

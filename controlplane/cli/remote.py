@@ -76,7 +76,7 @@ class Remote:
     def pieces(self, stream: Stream[Q], asked: Q, seconds: float | None = None) -> Iterator[bytes]:
         """Yield the pieces of a response as they arrive.
 
-        `seconds` is the longest wait for a byte, or None for the default.
+        `seconds` is the longest time to wait for a byte. None selects the default.
         """
         with self._open("GET", stream.path, asked, seconds=seconds) as response:
             plain = {each.partition(";")[0] for each in stream.media_types}
@@ -104,7 +104,7 @@ class Remote:
     ) -> HTTPResponse:
         """Send a request of an operation to the server, and return the response.
 
-        `doubt` is the text to add to an error if the server may have made the change.
+        If the server may have made the change, an error ends with the text `doubt`.
         """
         members: dict[str, Any] = msgspec.to_builtins(asked)
         place = "/".join(

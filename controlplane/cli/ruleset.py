@@ -222,7 +222,7 @@ def _with_way_out(failed: CommandFailed, file: Path, org: str) -> CommandFailed:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A valid ruleset, with warnings about it."""
+    """A valid ruleset, with the warnings that its check found."""
 
     name: str
     rules: int
@@ -300,7 +300,7 @@ def read_text(file: Path) -> str:
 def parsed(label: str, text: str) -> PolicyRuleset:
     """Parse a ruleset text, and return the result.
 
-    Raise CommandFailed with every error in the ruleset by line and column.
+    Raise CommandFailed with each error in the ruleset, and its line and column.
     """
     from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
@@ -351,7 +351,7 @@ def show(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print the text of a ruleset."""
+    """Print the text of a stored ruleset."""
     found = stored_ruleset(ctx.obj, ruleset, org, version)
     if json:
         print_json(found)
@@ -499,7 +499,7 @@ def delete(
     yes: YesDelete = False,
     json: Json = False,
 ) -> None:
-    """Delete a ruleset that no app uses and no open proposal names."""
+    """Delete a ruleset that no app uses and that no open proposal names."""
     from controlplane.operations import deletions
 
     effect_of = deletions.EffectOfDeletion("ruleset", ruleset, org)

@@ -146,9 +146,9 @@ async def apps(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 def _old_secret(request: PageRequest) -> str:
-    """Return the time before which a client secret counts as old.
+    """Return a time limit. A client secret created before this limit counts as old.
 
-    RFC 3339 times in UTC can be compared as text.
+    Two RFC 3339 times in UTC can be compared as texts.
     """
     return rfc3339(request.now_ms - OLD_SECRET_DAYS * DAY_MS)
 
@@ -163,7 +163,8 @@ async def add_app(context: OperationContext, actor: Actor, request: PageRequest)
     """Add an application, and respond with the page that shows the client secret.
 
     The page with the client secret is the response to the POST request itself, so that nobody can open the
-    page again. A reload of the page sends the form again and fails, because the name is in use.
+    page again. If the browser reloads the page, it sends the form again. The second request fails, because
+    the name is in use.
     """
     org, _, ruleset = request.form.get("ruleset", "").partition(" ")
     if not ruleset:
@@ -208,8 +209,8 @@ async def app(context: OperationContext, actor: Actor, request: PageRequest) -> 
 async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """Replace a client secret of an application, and respond with the page that shows the new secret.
 
-    The page with the new secret can't be opened again. The form names the expected version of the secret, so
-    a form that is sent twice fails the second time.
+    Nobody can open the page with the new secret again. The form contains the expected version of the secret,
+    so a second submission of the same form fails.
     """
     seen = request.form.get("expected") or 0
     asked = filled(RotateSecret, request.form, app=request.place["app"], expected=seen)

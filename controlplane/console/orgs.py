@@ -54,7 +54,7 @@ async def orgs(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 async def _events(context: OperationContext, actor: Actor) -> Mapping[str, str] | None:
-    """Return the number of events for each organisation that has events, or None if the index fails."""
+    """Return the number of events by organisation, or None if the search index fails."""
     try:
         found = await perform(facets, context, actor, CountValues(fields=("org",), top=MAX_TOP))
     except StoreError:
@@ -75,7 +75,8 @@ async def add_org(context: OperationContext, actor: Actor, request: PageRequest)
 async def keep(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     """Set the retention of an organisation's audit events.
 
-    The page asks for confirmation before it shortens the retention, because purged events can't be restored.
+    Before the page shortens the retention, it asks for confirmation, because purged events cannot be
+    restored.
     """
     asked = filled(SetRetention, request.form, org=request.place["org_id"])
     org = await perform(show, context, actor, OrgReference(org=asked.org))

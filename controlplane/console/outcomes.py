@@ -35,7 +35,7 @@ _FORWARDED: Final = "-verdict:block"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One figure, and a link to the search that shows the counted events."""
+    """One figure on the page, and a link to the search that shows the counted events."""
 
     label: str
     value: str
@@ -101,6 +101,6 @@ def _latency(window: Window, known: Sequence[float]) -> Outcome:
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:
-    """Return a percentile: the smallest value for which at least this share of all values is not larger."""
+    """Return a percentile: the smallest value that is at least as large as this share of all values."""
     at = -(-len(ascending) * share // 1)
     return ascending[max(int(at), 1) - 1]

@@ -168,9 +168,9 @@ async def let_in(context: OperationContext, actor: Actor, request: PageRequest) 
 async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """Replace the API key and the HMAC secret of a proxy.
 
-    The operator must type the name of the proxy, because the control plane refuses the proxy until it has the
-    new secrets. The form names the expected version of the secrets, so a form that is sent twice fails the
-    second time.
+    The operator must type the proxy's name, because the control plane refuses the proxy until the proxy has
+    the new secrets. The form contains the expected version of the secrets, so a second submission of the same
+    form fails.
     """
     found = await perform(fleet.show, context, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
     if request.form.get("name", "") != found.name:
@@ -189,7 +189,8 @@ async def rotate(context: OperationContext, actor: Actor, request: PageRequest) 
 async def acknowledge(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     """Acknowledge the lost events of a proxy.
 
-    The form contains the losses that the page showed, so that later losses are not acknowledged by mistake.
+    The form contains the losses that the page showed. So losses after this time are not acknowledged by
+    mistake.
     """
     shown_losses = {kind: request.form.get(kind, "") for kind in ("missing", "repeated", "implausible")}
     asked = filled(
@@ -252,7 +253,7 @@ def _row(proxy: ProxyHealth) -> _Row:
 
 
 def _rules_in_short(proxy: ProxyHealth) -> tuple[str, str]:
-    """Describe how many of its rulesets a proxy enforces, and the state of the other rulesets."""
+    """Describe how many of a proxy's rulesets this proxy enforces, and the state of its other rulesets."""
     states = Counter(each.state for each in proxy.rulesets)
     if not proxy.rulesets:
         return "plain", "none"

@@ -32,9 +32,8 @@ class Actor:
     def is_named(self, name: str) -> bool:
         """Return True if an operator of that name is the actor.
 
-        As in the store, A-Z and a-z compare equal, and all other characters compare exactly. If more
-        characters compared equal, somebody could add an operator whose different name counts as the actor's
-        name.
+        Names compare as in the store: A-Z equals a-z, and all other characters must be identical. With looser
+        rules, an operator could be added whose different name counts as the actor's name.
         """
         return fold(self.name) == fold(name)
 
@@ -45,7 +44,8 @@ class Actor:
     def may(self, role: Role, org_id: str | None) -> bool:
         """Return True if the actor has at least this role in the organisation.
 
-        The organisation None stands for all organisations, which only a role in EVERY_ORG covers.
+        If the organisation is None, the permission must cover all organisations, which only a role in
+        EVERY_ORG does.
         """
         held = [self.roles[key] for key in (EVERY_ORG, org_id) if key is not None and key in self.roles]
         return any(RANK[each] >= RANK[role] for each in held)
@@ -69,7 +69,7 @@ _LOCAL: Final = "local:"  # prefix that no operator's name has
 
 
 def local_actor(user: str) -> Actor:
-    """Return the actor for commands that open the store directly.
+    """Return the actor for a command that opens the store itself.
 
     A user whose command opens the store directly has every permission.
     """

@@ -323,7 +323,7 @@ def _switched(app: App, ruleset: str) -> str:
 async def _propose(
     context: OperationContext, actor: Actor, kind: ProposalKind, app: App, ruleset: tuple[str, str]
 ) -> BoundApp:
-    """Store the switch of an app's ruleset as a proposal that a second person must approve.
+    """Store a switch of an app's ruleset as a proposal, which a second person must approve.
 
     `ruleset` is the id and the name of the new ruleset.
     """
@@ -335,7 +335,7 @@ async def _propose(
 
 
 async def bind_proposed(context: OperationContext, proposal: Proposal, approval: Approval) -> None:
-    """Switch an app to the ruleset of an approved proposal.
+    """Switch an app to the ruleset that an approved proposal names.
 
     Raise Conflict if the app or its shadow ruleset has changed since the proposal.
     """

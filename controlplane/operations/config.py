@@ -49,7 +49,7 @@ _MOST_LINES: Final = 1000  # lines of the operator log to search for the last ch
 class PlanConfig(Request):
     """Request to compare a configuration directory with the state of the control plane.
 
-    If `prune` is true, things that a managed list does not name are deleted.
+    If `prune` is true, a plan deletes each object that a managed list does not name.
     """
 
     config: Wanted
@@ -66,7 +66,7 @@ class ExportConfig(Request):
 
 
 class LastChange(msgspec.Struct, rename="camel"):
-    """The last change of an object, as the operator log records it."""
+    """The last change of an object, from the operator log."""
 
     kind: str
     org: str | None
@@ -144,8 +144,8 @@ async def _refused(
 ) -> tuple[str, ...]:
     """Make the changes of a plan and roll them back, to find out if an operation would be refused, and why.
 
-    The dry run of a plan does not check roles. A plan request has no schema documents, so a plan with new
-    schemas is not tried.
+    The dry run of a plan does not check roles. A request for a plan contains no schema documents, so a plan
+    with new schemas has no dry run.
     """
     if any(each.kind == "schema" and each.action != "delete" for each in planned.changes):
         return ()
@@ -277,7 +277,7 @@ def _require_roles(
 ) -> None:
     """Check the lowest role that a change needs before any slow work for the change begins.
 
-    Each operation of the plan checks its own role later.
+    Later, each operation of the plan checks the role that the operation needs.
     """
     _require_few(changes)
     for change in changes:
@@ -384,7 +384,7 @@ def _is_about(line: LogLine, asked: dict[str, object], change: Change) -> bool:
 
 @operation("config.export", "GET", "/config/export")
 async def export(context: OperationContext, actor: Actor, request: ExportConfig) -> ExportedConfig:
-    """Return the state of the control plane as a request of `config.apply`."""
+    """Return the control plane's state in the form of a request for `config.apply`."""
     orgs = await context.resolve.orgs(actor, request.org)
     if not orgs:
         raise NotFound("there is no organisation yet: add one with `org add`")

@@ -47,7 +47,7 @@ _Do = Callable[[OperationContext, Actor], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation of a plan, and the change that needs the operation."""
+    """An operation that a plan performs, and the change of the plan that needs this operation."""
 
     change: Change
     operation: Operation[Any, Any]
@@ -83,7 +83,7 @@ async def prepare(
     changes: Sequence[Change],
     new_secret: Callable[[], apps.ClientSecret],
 ) -> Prepared:
-    """Check the rulesets and schemas that a plan changes, and make secrets for its new apps.
+    """Check the rulesets and schemas that a plan changes, and make secrets for the plan's new apps.
 
     Raise InvalidRequest with every problem in the texts of all rulesets and schemas of the request.
     """
@@ -161,7 +161,7 @@ def steps_of(
 ) -> Iterator[Step]:
     """Yield the operations of a plan in the order in which they are performed.
 
-    Required approval by a second person is switched on last, so that the first rules of a new organisation
+    The last operation switches on approval by a second person, so that the first rules of a new organisation
     need no approval.
     """
     named = {org.name: org for org in wanted.organisations}
@@ -398,7 +398,7 @@ async def perform_steps(
 ) -> list[Done]:
     """Perform the operations of a plan within one transaction.
 
-    If `logged` is true, each change has its own line in the operator log.
+    If `logged` is true, the operator log gets a line for each change.
     """
     done = []
     for step in steps:

@@ -1,6 +1,6 @@
 """Table of every operation of the control plane.
 
-The command line, the admin API and its OpenAPI description are made from this table.
+The command line, the admin API and its OpenAPI description are generated from this table of operations.
 """
 
 from __future__ import annotations

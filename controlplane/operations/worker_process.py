@@ -31,7 +31,9 @@ _MOST_OF_ONE: Final = 4
 
 
 class _Queue:
-    """Queue of function runs for one purpose. The queue runs one function at a time.
+    """Queue of functions that run for the same purpose, such as dry runs.
+
+    The queue runs one function at a time.
 
     The queue starts a worker process for its first function, and runs later functions in the same worker
     process. Each operator runs one function at a time, so the many functions of one operator do not delay
@@ -68,9 +70,9 @@ class _Queue:
     async def _run(
         self, seconds: float, function: Callable[..., object], args: object, kwargs: object
     ) -> tuple[bool, object]:
-        """Run the function in the worker process of the queue.
+        """Run the function in the worker process that belongs to the queue.
 
-        Kill the worker process at the deadline, or if the caller disconnects.
+        Kill the worker process if the function reaches the deadline, or if the caller disconnects.
         """
         process = self._taken(function.__module__)
         try:
@@ -126,7 +128,7 @@ _files: Final = _Queue(_SEND_LESS)
 async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run the function of a dry run in a worker process.
 
-    Raise StoreBusy if too many dry runs wait already, and InvalidRequest if the function takes too long.
+    Raise StoreBusy if too many dry runs already wait. Raise InvalidRequest if the function takes too long.
     """
     return await _trials.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
@@ -134,7 +136,7 @@ async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwa
 async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function on an uploaded file in a worker process.
 
-    Work on rules has a separate worker process, so the function does not delay such work.
+    Work on rules uses a different worker process, so this function does not delay work on rules.
     """
     return await _files.do(actor.name, _LONGEST_OF_A_FILE, function, *args, **kwargs)
 
@@ -142,13 +144,13 @@ async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **k
 async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function for an operation that makes a change, in a worker process.
 
-    Dry runs, which viewers may start, do not delay the function, because dry runs have a separate process.
+    Dry runs, which viewers may start, use a different process, so dry runs do not delay this function.
     """
     return await _changes.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
 
 async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """Run a function for a console page that can be shown without the result.
+    """Run a function for a console page. The page can be shown without the function's result.
 
     Return None if the function does not finish soon.
     """

@@ -18,7 +18,7 @@ _MOST_RANGES: Final = 5
 
 
 class Facts(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Base class of the values that an audit report contains."""
+    """Base class of the values in an audit report."""
 
 
 class Named(Facts):
@@ -37,7 +37,7 @@ class Removed(Facts):
 
 
 class Activity(Facts):
-    """Requests of one application for one resource class, with one outcome."""
+    """Requests of one application for one class of resources, all with the same outcome."""
 
     resource_class: str
     app_id: str
@@ -140,7 +140,7 @@ class AppRules(Facts):
 
 
 class Change(Facts):
-    """A line of the operator log about rules, emergency stops, retention or roles."""
+    """A line in the operator log about rules, emergency stops, retention or roles."""
 
     time: str
     operator: str
@@ -207,7 +207,7 @@ WITH_SCHEMA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The organisation and the period that the statements of a report are about."""
+    """Organisation and period of a report, which its statements name."""
 
     org: str
     from_: str
@@ -232,7 +232,7 @@ class Span:
 
 
 def statement_of(resource_class: str, activity: Iterable[Activity], span: Span) -> Statement:
-    """Return the facts that the audit events establish about one resource class, in one or two sentences."""
+    """State in one or two sentences what the audit events prove about one resource class."""
     rows = [each for each in activity if each.resource_class == resource_class]
     noun = CLASSES[resource_class].noun
     texts = [
@@ -275,7 +275,7 @@ def _possible(rows: Sequence[Activity], noun: str) -> list[str]:
 
 
 def because(reason: str) -> str:
-    """Return `because …` for a reason that is a sentence, or `because of …` for a part of a request."""
+    """Return `because …` for a reason written as a sentence, or `because of …` for a part of a request."""
     is_sentence = reason.startswith(("the ", "neither "))
     return f"because {reason}" if is_sentence else f"because of {reason}"
 
@@ -324,7 +324,7 @@ def _sum(rows: Iterable[Activity]) -> int:
 def gaps_of(
     org: str, proxies: Sequence[ProxyTrail], retention: Retention, chain: Chain, unreadable: int
 ) -> tuple[str, ...]:
-    """Return a sentence for each reason why the report may be incomplete, most important first."""
+    """Return the reasons why the report may be incomplete, one sentence each, most important first."""
     found = [chain.problem, retention.problem, _unserved(org, proxies)]
     if unreadable:
         found.append(
@@ -395,7 +395,7 @@ def _numbers(proxy: ProxyTrail) -> str:
 def headline_of(
     span: Span, statements: Sequence[Statement], gaps: Sequence[str], oldest: str | None
 ) -> tuple[str, ...]:
-    """Return the headline of a report: whether it is complete, the most important gap, and the facts."""
+    """Return the headline of a report: if the report is complete, its most important gap, and the facts."""
     if gaps:
         rest = len(gaps) - 1
         more = f" There {'is' if rest == 1 else 'are'} {counted(rest, 'more reason')} below." if rest else ""

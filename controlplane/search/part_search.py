@@ -55,7 +55,7 @@ _FEW: Final = 1000
 
 
 class OutOfTime(Exception):
-    """Error because a search takes longer than its time limit.
+    """Error for a search that takes longer than its time limit.
 
     The search has not examined the events whose keys are smaller than `left`.
     """
@@ -77,7 +77,7 @@ class TimeLimit:
         may_end: Callable[[Key], bool] = lambda left: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the limit in seconds after which the search ends as soon as `may_end` allows."""
+        """Set a time limit in seconds. After the limit, the search ends when `may_end` permits."""
         self._may_end = may_end
         self._clock = clock
         self._ends = clock() + seconds
@@ -95,7 +95,7 @@ class TimeLimit:
 
 
 class Reader:
-    """The state of a database connection that is kept between two searches."""
+    """State of one database connection that later searches use again."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
@@ -108,7 +108,10 @@ class Reader:
         return codes
 
     def begin(self, incarnation: str) -> None:
-        """Drop the cached dictionaries of an earlier index, or all dictionaries if they are large."""
+        """Discard the cached dictionaries of an earlier search index.
+
+        If the cache is large, discard all dictionaries.
+        """
         if (
             incarnation != self._incarnation
             or sum(each.newest for each in self._codes.values()) > _MOST_CODES
@@ -144,7 +147,7 @@ class Search:
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the index key and the columns of each matching event in the part, newest first.
 
-        The method calls `look` before it reads an event.
+        Before each event that the method reads, it calls `look`, which enforces the time limit.
         """
         source, told, asked = self._asked_of(part)
         if NOTHING in told:
@@ -258,10 +261,11 @@ def bounded_query(query: SearchQuery) -> SearchQuery:
 def newest(
     reader: Reader, query: SearchQuery, limit: int, before: Key | None = None
 ) -> tuple[Bodies, list[Key], Key | None]:
-    """Return a reader of event texts, the keys of the newest matches, and the key from which to continue.
+    """Return a reader of event texts, the keys of the newest matches, and the key of the next page.
 
-    The last key is None unless the time limit was reached. A search continues after its time limit until it
-    has examined at least one event, so that paging comes to an end.
+    Also return the key from which the next page continues, or None if the search finished within its time
+    limit. A search continues after its time limit until it has examined at least one event, so that paging
+    comes to an end.
     """
     search = Search(reader, query, before)
     rows, left = newest_rows(search, (), limit, before or _END)
@@ -271,9 +275,10 @@ def newest(
 def newest_rows(
     search: Search, columns: Sequence[str], limit: int, begin: Key = _END
 ) -> tuple[list[_Row], Key | None]:
-    """Return the newest matches, each with its key and columns.
+    """Return the newest matching events as rows of key and columns.
 
-    If the time limit was reached, also return the key from which to continue with older matches.
+    If the search reached its time limit, also return the key from which a search can continue with older
+    matches.
     """
     parts = search.parts
     begin = min(begin, parts[0].end) if parts else begin
@@ -298,7 +303,7 @@ def newest_rows(
 def _look(time_limit: TimeLimit, after: Key, left: Key) -> None:
     """Raise OutOfTime if the time limit of the search is reached.
 
-    `after` is the greatest key that events of the next part of the index may have.
+    `after` is the greatest key that an event in the next part of the index can have.
     """
     time_limit.look(max(left, after))
 

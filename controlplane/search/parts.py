@@ -2,10 +2,10 @@
 
 The tables of an index part are dropped when retention has removed the last event of the part.
 
-A part of the index holds the events at about a million consecutive positions. The index key of an event
-consists of the event's time and the low bits of its position. So sorting events by these keys gives the order
-of events on result pages. A part has four tables: rows (a narrow row for each event), words (FTS5 tokens
-without positions), codes (a dictionary) and counts.
+Each part of the search index holds the events of about a million consecutive positions. The index key of an
+event consists of the event's time and the low bits of its position. So if events are sorted by their index
+keys, they have the order of the result pages. Each part of the index has four tables: rows (one row for each
+event), words (FTS5 tokens without positions), codes (a dictionary) and counts.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ _VALUES: Final = ", ".join("?" * (len(COLUMNS) + 1))
 
 @contextmanager
 def telling_damage() -> Iterator[None]:
-    """Raise DatabaseError if the content of the index makes no sense.
+    """Raise DatabaseError if the content of the search index is unreadable.
 
-    The code wrote readable content, so content that makes no sense was damaged on the disk. SQLite itself
-    raises DatabaseError for a damaged file.
+    The index writer stores only readable content. So if content is unreadable, the disk has damaged it.
+    SQLite itself raises DatabaseError for a damaged file.
     """
     try:
         yield
@@ -98,7 +98,7 @@ class Part:
 
     @property
     def end(self) -> Key:
-        """Return a time and a position after all events in this part of the index."""
+        """Return a time and a position that are greater than those of all events in this part."""
         return (self.most >> PART_BITS) + 1, 0
 
 
@@ -107,7 +107,7 @@ def mask() -> int:
 
 
 def among(column: str, numbers: Sequence[int]) -> Condition:
-    """Return the condition that the column has one of these numbers, of which there may be many."""
+    """Return the SQL condition that a column has one of many numbers."""
     if len(numbers) <= _MOST_LISTED:
         return one_of(column, numbers)
     listed = orjson.dumps(list(numbers)).decode()
@@ -123,7 +123,7 @@ def key_of(time_ms: int, position: int) -> int:
 
 
 def time_column() -> str:
-    """Return the SQL expression for the time of an event's row."""
+    """Return the SQL expression for the time of the event in a row."""
     return f"coalesce(time, key >> {PART_BITS})"
 
 
@@ -283,7 +283,7 @@ _Counted: TypeAlias = tuple[int, int, int, int, int, int]  # organisation, field
 
 
 def _counted(entries: Entries, times: Sequence[int]) -> Counter[_Counted]:
-    """Count the events by the values of the fields in ROLLED."""
+    """Count the events by each value of the fields in ROLLED."""
     found: Counter[_Counted] = Counter()
     orgs = entries.columns["org"]
     verdicts = [verdict or 0 for verdict in entries.columns["verdict"]]

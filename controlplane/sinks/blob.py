@@ -44,7 +44,7 @@ class BlobSink:
     async def test(self) -> str:
         """Write the same object a second time, to test that the storage refuses to overwrite objects.
 
-        The storage must refuse to overwrite the object.
+        The object storage must refuse to overwrite an existing object.
         """
         try:
             await self.objects.create(MARKER, _MARKER_BODY)

@@ -1,8 +1,8 @@
-"""The consumer of a sink, which delivers the store's events in order and moves its cursor after success.
+"""Delivers the store's events to a sink in order, and moves the sink's cursor after each success.
 
 The store holds the cursor of each sink. The cursor moves after each batch, so a crash repeats one batch and
-loses no event. While a sink accepts nothing, the events wait in the store, not in memory, and the
-consumer makes one delivery attempt now and then.
+loses no event. If a sink accepts nothing, the events wait in the store, not in memory. The consumer tries to
+deliver at growing intervals.
 
 An application decides the content of its events, so no single event may stop the sink. An event that fails
 repeatedly becomes a dead letter, if the sink accepts other events at that time.
@@ -47,7 +47,8 @@ class _CursorMoved(Exception):
 class Consumer:
     """Delivers the events of the store to one sink.
 
-    Two consumers of one sink at the same time are harmless: the sink receives events twice.
+    If two consumers deliver to one sink at the same time, the only effect is that the sink receives events
+    twice.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Consumer:
     async def drain(self, sink: Sink | Archive) -> None:
         """Deliver the stored events to the sink until none is left.
 
-        Raise the error if the sink or the store fails.
+        If the sink or the store fails, pass the error on to the caller.
         """
         await self._begin()
         await (self._archive(sink) if isinstance(sink, Archive) else self._send_all(sink))
@@ -149,7 +150,7 @@ class Consumer:
     async def _begin(self) -> None:
         """Read the cursor of the sink from the store.
 
-        For a new sink, the setting `From` defines the position of the first event that the sink gets.
+        A new sink has no cursor yet. Its setting `From` determines the first event that the sink receives.
         """
         at_newest = self._settings.from_ == "now"
         state = await self._store.begin_sink(self._name, at_newest=at_newest)
@@ -196,7 +197,7 @@ class Consumer:
         letters: Sequence[DeadLetter] = (),
         witnesses: Sequence[SinkEvent] = (),
     ) -> None:
-        """Send the events to the sink, and move the cursor past them.
+        """Send the events to the sink, and move the sink's cursor past these events.
 
         If the sink refuses the events together, send each half alone.
         """
@@ -222,7 +223,7 @@ class Consumer:
     async def _require_proof(
         self, sink: Sink, refused: SinkEvent, witnesses: Sequence[SinkEvent], error: SinkRefused
     ) -> None:
-        """Raise SinkUnavailable if the sink refuses one event after another, and may refuse all of them."""
+        """Raise SinkUnavailable if the sink refused many events in a row and may refuse every event."""
         others = [each for each in witnesses if each.position != refused.position]
         if self._refused_in_a_row >= _IN_DOUBT and not await self._takes_one(sink, others):
             raise SinkUnavailable(f"the sink refuses one event after another: {error}") from None
@@ -247,7 +248,7 @@ class Consumer:
     async def _takes_one(self, sink: Sink, events: Sequence[SinkEvent]) -> bool:
         """Return True if the sink accepts at least one of the given events.
 
-        The sink receives an accepted event twice: from this method, and in the usual delivery.
+        The sink receives an accepted event twice: once by this method, and once by the usual delivery.
         """
         for each in events:
             try:
@@ -280,7 +281,7 @@ class Consumer:
     async def _retry(self, sink: Sink, selection: Selection) -> bool:
         """Send the dead letters again that an operator requested.
 
-        Return whether there were dead letters to send again.
+        Return True if there were dead letters to send again.
         """
         letters = await self._store.dead_letters(self._name, _RETRIES_AT_ONCE, retried=True)
         for letter in letters:
@@ -318,7 +319,7 @@ class Consumer:
 def _witnesses(events: Sequence[SinkEvent]) -> Sequence[SinkEvent]:
     """Return the newest events of different applications.
 
-    Several applications are represented, because all events of one application may be at fault.
+    The events come from several applications, because one application may have caused the failures.
     """
     by_app = {each.members.get("appId"): each for each in events}
     newest = sorted(by_app.values(), key=lambda each: each.position, reverse=True)[:_WITNESSES]

@@ -66,7 +66,7 @@ class SinkSettings:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield the settings key and the message of each conflict between keys of the section."""
+        """Yield a settings key and a message for each pair of settings in the section that conflict."""
         yield from ()
 
 

@@ -46,7 +46,7 @@ _LAST_POSITION: Final = (1 << 63) - 1
 def walk(
     connection: Connection, org_id: str, reached: Reached, last: int, key: bytes
 ) -> tuple[Reached, Misfit | None]:
-    """Verify the next chain links up to number `last`, and stop before the first mismatch."""
+    """Verify the next links of the chain, up to number `last`. Stop before the first mismatch."""
     with connection.damaged_text():
         return _walk(connection, org_id, reached, last, key)
 
@@ -82,7 +82,7 @@ def _further(reached: Reached, link: Link) -> Reached:
 
 
 def mismatch_at_end(connection: Connection, org_id: str) -> Misfit | None:
-    """Return a mismatch at the end of the organisation's chain, in one transaction.
+    """Return the mismatch at the end of an organisation's audit chain, read in one transaction.
 
     The mismatch is a link that the verification cannot reach, or a block that the newest link does not cover.
     """
@@ -135,7 +135,7 @@ def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -
 
 
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
-    """Return the record of the link made from the last verified link, even if its number was changed."""
+    """Return the record of the link that was made from the last verified link. Its number may be changed."""
     with each_link(connection, org_id) as links:
         for link in links:
             if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:
@@ -163,7 +163,7 @@ def _mismatch_of_purge(record: Record) -> Misfit | None:
 
 
 def _mismatch_between(connection: Connection, org_id: str, first: int, last: int) -> Misfit | None:
-    """Return the mismatch of a block at one of these positions, which no link of the chain covers."""
+    """Return the mismatch of a block in this range of positions that no link of the chain covers."""
     row = connection.row(
         "SELECT position, body FROM blocks WHERE org_id = ? AND position BETWEEN ? AND ?"
         " ORDER BY position LIMIT 1",
@@ -203,7 +203,7 @@ def _mismatch_of_block(connection: Connection, reached: Reached, record: Record)
 
 
 def _events(body: bytes) -> Sequence[bytes] | None:
-    """Return the events of a block, or None if its body is not a JSON array any more."""
+    """Return the events in a block's body, or None if this body is not a JSON array."""
     try:
         return events_of(body)
     except (ValueError, RecursionError):

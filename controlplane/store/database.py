@@ -2,14 +2,14 @@
 
 A database job is a plain function that reads or writes the database. The database interface runs each job in
 one thread. A job that writes runs in one transaction: if the job fails, none of its changes stay. A write job
-must name its locks, and reads the database only while it holds these locks. A database engine with a single
-writer needs no locks. With other database engines, a job's locks are acquired before the job runs and held
-until its transaction ends.
+must name its locks, and reads the database only while it holds these locks. A database engine that allows
+only one writer at a time needs no locks. Other database engines acquire a job's locks before the job runs,
+and hold the locks until the job's transaction ends.
 
 SQL that all engines share has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and
-`RETURNING`. A boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` has the SQL
-that differs between engines. SQL that all engines share has no functions of JSON, no row numbers and no
-collations. SQL that all engines share uses `lower` to compare names that differ only in case.
+`RETURNING`. A boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` contains the
+SQL that differs between database engines. SQL that all engines share has no functions of JSON, no row numbers
+and no collations. Shared SQL compares names without letter case by the function `lower`.
 """
 
 from __future__ import annotations
@@ -67,12 +67,15 @@ class Connection(Protocol):
         """Run the statement once for each row of parameters."""
 
     def first_position(self, count: int) -> int:
-        """Return the first of `count` consecutive positions for new events, which no other job gets."""
+        """Return the first of `count` consecutive positions for new events.
+
+        No other job gets these positions.
+        """
 
     def positions_used(self, last: int) -> None:
-        """Store the last position that the events of this job received.
+        """Record the last event position that this job used.
 
-        Positions after the last used position may be assigned again.
+        Positions that this job reserved and did not use may be assigned again.
         """
 
     def steady_ms(self) -> int:
@@ -107,12 +110,12 @@ READ_REGISTRY: Final[Locks] = (Lock("registry", "shared"),)
 
 
 def of_org(org_id: str) -> Locks:
-    """Return the lock on the audit chain of an organisation and on its blocks of events."""
+    """Return the lock on an organisation's audit chain and event blocks."""
     return (Lock(f"org {org_id}"),)
 
 
 def of_proxy(proxy_id: str) -> Locks:
-    """Return the lock on the data that a proxy reported."""
+    """Return the lock on the data that a proxy has reported to the control plane."""
     return (Lock(f"proxy {proxy_id}"),)
 
 
@@ -136,18 +139,18 @@ class Database(Protocol):
         """Return the few rows that a statement finds by a key, as fast as the database can."""
 
     async def read(self, job: Job[T]) -> T:
-        """Run a job of several statements that all read the same state of the database."""
+        """Run a job whose statements all read the same state of the database."""
 
     async def write(self, job: Job[T], locks: Locks, size: int = 0) -> T:
         """Run the job, and return its result once its changes are durable.
 
         Raise StoreBusy if too many jobs wait for the database. `size` is the number of bytes that the job
-        keeps in memory, if it may be large. Several locks are acquired in the given order: the lock of an
+        keeps in memory, if it may be large. A job acquires its locks in the given order: the lock of an
         organisation before the lock of a proxy.
         """
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
-        """Write changes of operators, or data that proxies must receive, even on a full disk."""
+        """Write an operator's changes or data for proxies, even if the disk is full."""
 
     async def settled(self) -> int:
         """Return a position below which the store will never add another event."""

@@ -15,7 +15,7 @@ from controlplane.store.sql_store import SqlStore
 async def open_store(
     path: Path, url: str, clock: Clock, master_key: Path | None, *, must_exist: bool = False
 ) -> SqlStore:
-    """Open the store in the database at `url`, or in the SQLite file if `url` is empty.
+    """Open the store in the PostgreSQL database at `url`. If `url` is empty, open the SQLite file.
 
     Raise StoreError if the store can't be opened. The tables of the store are created or upgraded, if that is
     needed. With `must_exist`, no new store is made.

@@ -1,6 +1,6 @@
 """Numbered migrations of a PostgreSQL database, each in its own transaction.
 
-Only one process runs the migrations at a time.
+The database allows only one process at a time to run the migrations.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def has_tables(raw: psycopg.Connection[TupleRow]) -> bool:
 def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool = False) -> None:
     """Upgrade the PostgreSQL database from any earlier release to this release.
 
-    An empty database gets all tables of this release. Raise StoreError if a copy into the database is
-    unfinished, unless the caller continues the copy.
+    An empty database gets all tables of this release. Raise StoreError if a copy of a store into this
+    database is unfinished, unless the caller continues this copy.
     """
     if not is_copied and raw.execute("SELECT to_regclass(%s)", (MARK,)).fetchone() != (None,):
         raise StoreError(f"{address}: a copy into the database is not finished: run `store copy` again")

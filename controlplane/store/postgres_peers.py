@@ -1,9 +1,9 @@
 """Control planes that share one PostgreSQL database: one control plane is the leader.
 
-A control plane is the leader while its own database session holds a certain lock. The lock ends when the
-session ends. So another control plane gets the lock if the leader dies, stalls or loses its connection. The
-database session that holds this lock also receives the announcements of new events. Announcements only
-shorten a delay. Without announcements, readers look for new events every few seconds.
+A control plane is the leader as long as its own database session holds the leader lock. The leader lock ends
+when the database session ends. So another control plane gets the lock if the leader dies, stalls or loses its
+connection. The database session that holds the leader lock also receives the announcements of new events.
+Announcements only shorten a delay. Without announcements, readers look for new events every few seconds.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PostgresPeers:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def close(self) -> None:
-        """Do nothing, because the database session ends with `run`."""
+        """Do nothing: the database session ends when `run` ends."""
 
     async def _stay(self, session: _Session, on_events: Callable[[], None]) -> None:
         def heard(notice: psycopg.Notify) -> None:

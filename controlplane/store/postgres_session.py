@@ -1,4 +1,4 @@
-"""The settings of each session with PostgreSQL, so that both sides detect a lost peer soon."""
+"""Settings for each database session with PostgreSQL, so that both ends soon detect a lost connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def conninfo(url: str) -> str:
 
 
 def setting_up(**further: str) -> bytes:
-    """Return the SQL statement that gives a session these settings and the settings of every session."""
+    """Return the SQL statement that sets these settings and the settings of every session."""
     settings = (
         f"set_config('{name}', '{value}', false)" for name, value in (_AT_THE_SERVER | further).items()
     )

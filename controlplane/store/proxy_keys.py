@@ -104,7 +104,7 @@ class KeyTables:
 
 @dataclass(frozen=True, slots=True)
 class MadeKeys:
-    """New keys of a proxy, with the time of their creation and their maker."""
+    """New keys of a proxy, the time when they were made, and the maker of the keys."""
 
     keys: NewKeys
     maker: KeyMaker
@@ -113,7 +113,7 @@ class MadeKeys:
 
 
 def key_pairs(connection: Connection, proxy_id: str) -> KeyPairs | None:
-    """Return the pairs of keys of an enabled proxy that are accepted now, by the clock of the database.
+    """Return the key pairs that the control plane now accepts from an enabled proxy, by the database's clock.
 
     Return None if the proxy is disabled or deleted.
     """
@@ -143,8 +143,8 @@ def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends
     """Make these keys the current keys of the proxy, which replace its previous keys.
 
     The control plane accepts the previous keys until `old_ends_ms`. If `old_ends_ms` is None, the previous
-    keys are refused at once. If the previous keys were never used and older keys are still accepted, then the
-    older keys are accepted until `old_ends_ms` instead. So a proxy never has more than two pairs of keys.
+    keys are refused at once. If the previous keys were never used and still older keys are accepted, the
+    older keys are accepted until `old_ends_ms`. So a proxy never has more than two pairs of keys.
     """
     if old_ends_ms is None:
         connection.run("DELETE FROM ending_keys WHERE proxy_id = ?", (proxy_id,))
@@ -176,7 +176,7 @@ def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends
 
 
 def _has_older(connection: Connection, proxy_id: str, now_ms: int) -> bool:
-    """Return True if the current keys of the proxy were never used and older keys are accepted."""
+    """Return True if the proxy never used its current keys and the control plane still accepts older keys."""
     return bool(
         connection.rows(
             "SELECT 1 FROM ending_keys JOIN proxies ON proxies.proxy_id = ending_keys.proxy_id"
@@ -188,7 +188,7 @@ def _has_older(connection: Connection, proxy_id: str, now_ms: int) -> bool:
 
 
 def note_first_use(connection: Connection, proxy_id: str, api_key_digest: bytes, now_ms: int) -> None:
-    """Set the time at which the proxy's old keys expire, if this is the first call with the current keys."""
+    """Set the expiry time of a proxy's old keys at the first call with its current keys."""
     first = connection.count(
         "UPDATE proxies SET key_used_ms = ? WHERE proxy_id = ? AND api_key_digest = ?"
         " AND key_used_ms IS NULL",

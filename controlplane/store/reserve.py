@@ -1,8 +1,9 @@
 """Reserved space on the store's disk, so that an emergency stop works even if the disk is full.
 
-The reserve is a file of zeros next to the database. On a full disk, a write that must succeed first shortens
-the file of the reserve by a piece. The failed write is then repeated at once, before another process can use
-the freed space. When the disk has plenty of space again, the file of the reserve grows back to its full size.
+The reserve is a file of zeros next to the database. If the disk is full, a write that must succeed first
+shortens the reserve's file by one piece. The store then repeats the failed write at once, before another
+process can use the freed space. When the disk has plenty of space again, the file of the reserve grows back
+to its full size.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Reserve:
         self._path = _reserve_of(database)
 
     def fill(self) -> None:
-        """Extend the reserve to its full size if it is shorter and the disk has plenty of space."""
+        """Extend the reserve to its full size if its file is shorter and the disk has enough space."""
         with contextlib.suppress(OSError):
             if self._size() == SIZE:
                 return
@@ -61,7 +62,7 @@ class Reserve:
                 os.close(fd)
 
     def release(self) -> bool:
-        """Give a piece of the reserve back to the disk.
+        """Shorten the reserve by one piece, which frees disk space.
 
         Return False if the reserve is empty.
         """

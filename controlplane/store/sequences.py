@@ -1,4 +1,4 @@
-"""Received sequence numbers as ranges: the highest number, and the gaps below it.
+"""Received sequence numbers, stored as the highest number and the gaps below it.
 
 The code of this module does no I/O itself.
 """
@@ -25,9 +25,9 @@ def ranges(numbers: Iterable[int]) -> list[Gap]:
 
 
 def fold(highest: int, gaps: Sequence[Gap], came: Sequence[Gap]) -> tuple[int, list[Gap]]:
-    """Return the highest sequence number and the gaps after the ranges `came` are added.
+    """Return the highest sequence number and the remaining gaps after the events in `came` have arrived.
 
-    The ranges in `gaps` and in `came` are in ascending order.
+    Both lists, `gaps` and `came`, contain their ranges in ascending order.
     """
     gaps = list(gaps)
     for each in came:
@@ -38,7 +38,7 @@ def fold(highest: int, gaps: Sequence[Gap], came: Sequence[Gap]) -> tuple[int, l
 
 
 def size(gaps: Iterable[Gap]) -> int:
-    """Return how many sequence numbers are in the ranges."""
+    """Return the total count of sequence numbers in the ranges."""
     return sum(gap.last - gap.first + 1 for gap in gaps)
 
 

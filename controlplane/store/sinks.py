@@ -183,7 +183,7 @@ def _add(connection: Connection, sink: str, letters: Sequence[DeadLetter]) -> No
 def _of_each(connection: Connection, statement: str, sink: str, positions: Collection[int] | None) -> int:
     """Run the SQL statement for the dead letters at these positions, or for all dead letters.
 
-    Return the number of these dead letters.
+    Return the number of the selected dead letters.
     """
     if positions is None:
         return connection.count(statement, (sink,))

@@ -1,4 +1,4 @@
-"""Find the properties that a query probes although a filter hides them."""
+"""Find the hidden properties that a query probes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _PROPERTY: Final = re.compile(r"[^\W\d]\w*(?:/[^\W\d]\w*)*")
 
 
 def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]:
-    """Return the hidden properties that the query names, although the filter removes them.
+    """Return the hidden properties that the query names, although the filter removes these properties.
 
-    Return no names if the query is refused for another reason, such as a search in all properties.
+    Return no property names if the rules refuse the query for another reason, such as a search in all
+    properties.
     """
     if _is_probed(Transforms(strip=(_NAME_OF_NOTHING,)), target):
         return ()

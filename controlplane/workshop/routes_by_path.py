@@ -61,7 +61,7 @@ def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route
 
 
 def _twins(address: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the address with `/users/{id}` for an address with `/me`, and the reverse."""
+    """Yield the address with `/users/{id}` in place of `/me`, or with `/me` in place of `/users/{id}`."""
     if address[0] == "me":
         yield ("users", SAMPLE_ID, *address[1:])
     elif address[:2] == ("users", SAMPLE_ID):

@@ -43,7 +43,7 @@ def advice_with_routes(
     model: ResourceModel | None = None,
     root: str = GRAPH_ROOT,
 ) -> tuple[RulesetProblem, ...]:
-    """Return the warnings about a ruleset, including warnings about the routes that it leaves open.
+    """Return the warnings about a ruleset, also about each route that a rule leaves open.
 
     `root` is the root path of the service that the model describes.
     """
@@ -75,7 +75,7 @@ def route_warnings(
 
 
 def counted(rule: Rule, found: RuleRoutes) -> str:
-    """Describe how many routes to its schema elements a rule closes.
+    """Describe how many routes to the schema elements of a rule are closed by this rule.
 
     Return an empty text for an allow rule.
     """
@@ -106,7 +106,7 @@ def _parts(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> Iterator[st
 
 
 def passing_summary(passing: tuple[Passing, ...], lines: tuple[int, ...]) -> str:
-    """Describe the navigations that a rule lets through, and the lines of rules that hide their targets."""
+    """Describe which navigations a rule lets through, and the lines of the rules that hide the targets."""
     names = _listed(tuple(each.navigation for each in passing))
     hiding = sorted({lines[index] for each in passing for index in each.hidden_by})
     if not hiding:

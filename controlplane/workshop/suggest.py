@@ -121,7 +121,7 @@ class Evidence:
         """Return a filter that shows at most the data of the recorded responses; None if no filter is needed.
 
         If a pattern stands for several resources and only some responses were filtered, the filter applies to
-        all these resources. A path pattern cannot express which of its resources were not filtered.
+        all these resources. A path pattern cannot express that some of its resources were not filtered.
         """
         if self.hidden is None or (self.whole and not is_general):
             return None
@@ -213,8 +213,8 @@ class Observations:
     ) -> None:
         """Add a recorded request that the rules must allow, with the requests that it implies.
 
-        `transforms` name the filter of the recorded response. An empty `transforms` means that the
-        application received a complete response, unless the request was blocked.
+        `transforms` contains the names of the transforms that filtered the recorded response. An empty
+        `transforms` means that the application received a complete response, unless the request was blocked.
         """
         self.count += 1
         if is_cut(target) or any(map(is_cut, transforms)):
@@ -255,7 +255,7 @@ class Observations:
         return seen.by_method.setdefault(as_get(method), Evidence())
 
     def leave_out_filtered(self) -> None:
-        """Count a request whose response was filtered, if the filter is unknown."""
+        """Count a request whose response was filtered by an unknown filter."""
         self.count += 1
         self.left_out += 1
         self.unknown_filters += 1
@@ -277,7 +277,7 @@ class Observations:
                     self._spellings[word] = Counter((text,))
 
     def spelled(self, word: str) -> str:
-        """Return the most frequent spelling of a word in the recorded paths."""
+        """Return the spelling of a word that occurs most often in the recorded paths."""
         known = self._spellings.get(word)
         return word if known is None else min(known, key=lambda text: (-known[text], text))
 
@@ -286,7 +286,7 @@ class Observations:
 def _transforms(names: tuple[str, ...]) -> Transforms | None:
     """Parse names of transforms such as `strip:a`, `allow:b` and `items:{…}`.
 
-    Return None without names, or if a rule can't contain one of the transforms.
+    Return None if there are no names, or if a rule can't contain one of the transforms.
     """
     named = parse_names(names)
     known = [*named.stripped, *(named.allowed or ())]
@@ -394,10 +394,11 @@ def suggest(
 
     Raise InvalidRuleset if the name is invalid.
 
-    `about` contains the lines of the comment at the start of the ruleset. `filters` narrow a pattern for a
-    method, in addition to the filters of the responses. `members` are the members of all bodies for a pattern
-    and method, if each body is known. The rules of the patterns in `unguarded` get no query guard. The
-    comment at the start of the ruleset says that the suggestion leaves out the requests in `blocked`.
+    `about` contains the lines of the comment at the start of the ruleset. `filters` contains filters for a
+    pattern and a method. They apply in addition to the filters of the recorded responses. If each recorded
+    body is known, `members` contains the members of all bodies for a pattern and method. The rules of the
+    patterns in `unguarded` get no query guard. The comment at the start of the ruleset says that the
+    suggestion leaves out the requests in `blocked`.
 
     A filter also blocks paths and queries that name a hidden property. Then evaluate the rules that have
     filters on the same traffic, and call this function again with the results of `Blocked`. Repeat evaluation
@@ -431,7 +432,7 @@ class Blocked:
         self.count = 0  # requests that stay blocked
 
     def add(self, by: str, target: str) -> None:
-        """Add a request that was allowed when it was recorded, and that a suggested rule now blocks."""
+        """Add a request that was allowed when it was recorded, but that a suggested rule blocks."""
         rule = self._filters.get(by)
         if rule is not None and _is_probed(rule.filter, target):
             self.unguarded.update(path.pattern for path in rule.paths)
@@ -459,7 +460,7 @@ def _paths(
     *,
     all_in_order: bool = False,
 ) -> list[SuggestedPath]:
-    """Return the suggested paths, with the methods that get the same rule combined."""
+    """Return the suggested paths. Methods that get the same rule on a path are combined."""
     single: list[tuple[str, str, Evidence, Filter | None]] = []
     spelled: dict[str, str] = {}
     filtered: set[tuple[str, str]] = set()  # resources and methods that have a filter
@@ -555,7 +556,7 @@ def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
 def _resource(pattern: str) -> str:
     """Return the version and the first segment of a path pattern.
 
-    Patterns that differ in the version or the first segment match no common request.
+    No request matches two patterns that differ in the version or the first segment.
     """
     return "/".join(pattern.split("/")[:3]).lower()
 
@@ -701,7 +702,7 @@ def _plain(text: str) -> str:
 
 
 def _scalar(text: str) -> str:
-    """Return a YAML scalar that is read as text, also within a list."""
+    """Return a YAML scalar that a parser reads as text, also within a list."""
     if _PLAIN.fullmatch(text) and text.lower() not in ("true", "false", "null"):
         return text
     return json.dumps(text, ensure_ascii=False)

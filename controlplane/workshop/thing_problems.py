@@ -10,7 +10,7 @@ from proxy.policy.things import unknown_things
 
 
 def thing_problems(text: str, ruleset: Ruleset, schemas: Schemas) -> tuple[RulesetProblem, ...]:
-    """Return an error, with line and column, for each name in the ruleset that no schema contains."""
+    """Return an error, with line and column, for each name that no schema contains."""
     unknown = list(unknown_things(ruleset, schemas))
     if not unknown:
         return ()

@@ -1,4 +1,4 @@
-"""Audit part of the agent: a disk thread, a collector, a shipper and the lock of the audit directory."""
+"""The agent's audit component: a disk thread, a collector, a shipper and the lock of the audit directory."""
 
 import asyncio
 import contextlib
@@ -70,9 +70,10 @@ class Audit:
         linger: Callable[[], SyncLinger | None],
         collected: Callable[[Sequence[Record], int], None] | None = None,
     ) -> None:
-        """`linger` returns how long the control plane wants events to be collected before a batch is sent.
+        """`linger` returns how long to collect events before a batch is sent, as the control plane requests.
 
-        `collected` receives the audit records that were read. The disk thread calls `collected`.
+        The agent calls `collected` with the audit records that it has read. The disk thread calls
+        `collected`.
         """
         self._options = options
         self._control_plane = control_plane
@@ -113,10 +114,10 @@ class Audit:
         resending.result()
 
     async def stop(self, deadline: float, *, retry: bool = False) -> AuditStatus | None:
-        """Collect the last records of ended workers, and send the events that can be sent in time.
+        """Collect the last audit records of ended workers, and send as many events as the deadline allows.
 
-        Failed deliveries are repeated only if `retry` is set. Return the final audit status; None if this
-        process does not own the audit directory.
+        A failed delivery is repeated only if `retry` is true. Return the final audit status. Return None if
+        this process does not own the audit directory.
         """
         parts = self._parts
         if parts is None:
@@ -138,9 +139,9 @@ class Audit:
             os.close(self._lock_fd)
 
     async def status(self) -> AuditStatus | None:
-        """Return the audit status, at most a moment old; None if another process owns the directory.
+        """Return a recent audit status. Return None if another process owns the audit directory.
 
-        A disk that does not respond is reported in the status. Heartbeat, metrics and readiness call this
+        The status reports a disk that does not respond. The heartbeat, metrics and readiness tasks call this
         method, so a disk that does not respond must not block it.
         """
         if self._looking is None or self._looking.done():
@@ -180,7 +181,9 @@ class Audit:
         )
 
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:
-        """Return the journal's status, the backlog, and the reason if the backlog is not current.
+        """Return the journal's status and the backlog.
+
+        If the backlog may be outdated, also return the reason.
 
         This method never raises OSError: if the disk fails, the caller still has to report the failure.
         """
@@ -218,9 +221,9 @@ class Audit:
             parts.shipper.notify(await self._on_disk(parts.journal.pending))
 
     async def _opened(self) -> _Parts:
-        """Open the audit directory and its parts, and retry until this succeeds.
+        """Open the audit directory and the files in it. If this fails, retry until it succeeds.
 
-        The rest of the agent and the workers' spool continue to work during the retries.
+        During the retries, the other tasks of the agent and the workers' spool continue.
         """
         while True:
             try:
@@ -237,7 +240,7 @@ class Audit:
                 return self._parts
 
     def _own_directory(self) -> None:
-        """Lock the audit directory, because a second agent would assign the same sequence numbers again."""
+        """Lock the audit directory, so that no second agent assigns the same sequence numbers."""
         if self._lock_fd is not None:
             return
         make_directory(self._options.retention)

@@ -2,8 +2,9 @@
 
 A firewall, a gateway or a captive portal between proxy and control plane may respond with any status. A
 response without proof of its sender never deletes an event and never changes a state. Only a signed response
-that names the batch can delete events or change a state (`[Audit] RequireSignedResponse`). The signature
-covers the body of the response and not the status line. So only the body proves what the control plane did.
+that names the batch can delete this batch's events or change a state (`[Audit] RequireSignedResponse`). The
+signature covers the body of the response and not the status line. So only the body proves what the control
+plane did.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ _decode_report: Final = msgspec.json.Decoder(ReportResponse).decode
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Outcome: the control plane has the batch with this id."""
+    """Outcome: the control plane has stored the batch with this id."""
 
     count: int
     duplicate: bool
@@ -48,7 +49,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Outcome: the response has no proof that the control plane sent it, or that it is about this batch."""
+    """Outcome: the response does not prove that the control plane sent it, for this batch."""
 
     text: str  # one line for an operator
 
@@ -77,7 +78,7 @@ def report_problem(response: Response) -> str | None:
 
 
 def description(response: Response) -> str:
-    """Describe a response and its sender in one line, for the log and the health report."""
+    """Describe in one line a response and the server that sent it, for the log and the health report."""
     report = response.described()
     if response.is_believed or (response.is_explained and response.status not in _ALWAYS_SIGNED):
         return f"control plane responded with {report}"
@@ -90,7 +91,7 @@ def description(response: Response) -> str:
 
 
 def _lack(response: Response) -> str:
-    """Return the reason why a response counts as unsigned: its signature is missing or does not match."""
+    """Return why a response counts as unsigned: its signature is missing or wrong."""
     if SIGNATURE_HEADER not in response.headers:
         return f"it has no {SIGNATURE_HEADER} field"
     return f"its {SIGNATURE_HEADER} does not match this request and the received body"

@@ -24,7 +24,7 @@ _NAME: Final = "control plane: sync"
 
 
 async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Finding]:
-    """Send the same sync request to the control plane as the running proxy.
+    """Send the sync request that the running proxy also sends to its control plane.
 
     The sync request repeats the ETag of the proxy's snapshot, so the control plane's state stays unchanged.
     """

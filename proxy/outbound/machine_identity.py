@@ -53,7 +53,7 @@ MachineIdentity = ManagedIdentity | WorkloadIdentity
 
 
 def open_identity(identity: MachineIdentity, session: aiohttp.ClientSession) -> "_Managed | _Workload":
-    """Return a credential for Azure's SDK, which raises NoMachineToken if it gets no token."""
+    """Return a credential for Azure's SDK. The credential raises NoMachineToken if it gets no token."""
     transport = open_transport(session)
     if isinstance(identity, ManagedIdentity):
         return _Managed(client_id=identity.client_id or None, transport=transport, retry_total=0)

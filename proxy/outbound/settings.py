@@ -95,7 +95,7 @@ def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
 
 
 def _refuse_unusable(variable: str, proxy_url: str) -> None:
-    """Refuse an unusable proxy variable, because connections would otherwise take an unintended route."""
+    """Refuse an unusable proxy variable, because ignoring it would send connections by a wrong route."""
     if proxy_url:
         try:
             parse_proxy_url(proxy_url)
@@ -107,7 +107,8 @@ def _refuse_unusable(variable: str, proxy_url: str) -> None:
 def _bypasses(text: str) -> tuple[tuple[Bypass, ...], list[str]]:
     """Return the entries of the variable `NO_PROXY`, and a problem for each entry that can't be parsed.
 
-    Other programs use the variable `NO_PROXY` too, so an unreadable entry does not prevent the start.
+    Other programs use the variable `NO_PROXY` too. So the program starts even if an entry of `NO_PROXY` is
+    unreadable.
     """
     found, problems = [], []
     for each in filter(None, _BETWEEN.split(text)):

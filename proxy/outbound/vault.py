@@ -34,7 +34,7 @@ class SecretVersion:
 
 
 class Vault(Protocol):
-    """Key vault whose secrets have versions.
+    """Key vault that keeps several versions of each secret.
 
     Both methods of a key vault client raise VaultError if the vault cannot be read.
     """

@@ -25,9 +25,9 @@ _KEEP: Final = WhenFull.KEEP
 class BoundedMemo(Generic[K, V]):
     """A cache that stores at most `limit` results, each under its key.
 
-    Callers read from `entries`, which is a plain dictionary, and write with `keep`. `longest_key` is the
-    length (`len`) of the longest key that the memo keeps. `longest_key` is None for a memo whose keys are
-    always short.
+    To read a result, callers use the plain dictionary `entries`. To store a result, callers use `keep`.
+    `longest_key` is the greatest length (`len`) of a key that the memo stores. `longest_key` is None if all
+    keys of the memo are short.
     """
 
     __slots__ = ("_longest_key", "_when_full", "entries", "limit")
@@ -39,7 +39,7 @@ class BoundedMemo(Generic[K, V]):
         self._when_full = when_full
 
     def keep(self, key: K, value: V) -> bool:
-        """Store the value under its key, in place of any previous value.
+        """Store the value under its key. The value replaces any earlier value of the key.
 
         Return False if the memo did not store the value.
         """

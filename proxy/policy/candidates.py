@@ -1,4 +1,4 @@
-"""Choose the step of a rule for a path: the rule's own step, or a step that blocks a hidden property."""
+"""Choose a rule's step for a path: the usual step, or the step that blocks access to a hidden property."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _spells_out(pattern: Pattern, at: int) -> bool:
 def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
     """Return True if `pattern` has an object id directly after the collection that ends the entry's pattern.
 
-    An id in a path is not a property.
+    An object id in a path is not the name of a property.
     """
     own = entry.pattern.segments
     return (

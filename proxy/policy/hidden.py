@@ -32,9 +32,9 @@ class HiddenProperties:
         self._allow = None if transforms.allow is None else [property_path(path) for path in transforms.allow]
 
     def words(self) -> set[str]:
-        """Return the path words on which the results of `named_below`, `named_within` and `lists` depend.
+        """Return the words of a path that affect the results of `named_below`, `named_within` and `lists`.
 
-        The results also depend on `$value`, and on a dollar sign at the start of a word.
+        The results also depend on `$value` and on a dollar sign at the start of a path word.
         """
         words = {word for path in (*self._strip, *(self._allow or ())) for word in path}
         return words | {_BATCH} if self.keeps_items else words
@@ -71,7 +71,7 @@ class HiddenProperties:
 
 
 def _leads_to(tail: Path, path: Path) -> bool:
-    """Return whether the path `tail` begins with the property path.
+    """Return True if the path `tail` begins with the property path.
 
     If the property path contains a collection, `tail` may have an object id after the name of the collection.
     """

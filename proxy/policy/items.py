@@ -37,7 +37,7 @@ _DELTA: Final = "delta"
 
 
 class ItemNotFound(Exception):
-    """The response is one object for which the filter's conditions do not hold."""
+    """The response is a single object that does not meet the filter's conditions."""
 
 
 class ManyValues(ValueError):
@@ -93,7 +93,7 @@ class ItemFilter:
 
 
 class _Cutting:
-    """One pass through a JSON response that collects the places to cut."""
+    """Collects, in one pass through a JSON response, the positions of the items to remove."""
 
     __slots__ = ("_cuts", "_reader", "_text")
 
@@ -188,7 +188,7 @@ class _Cutting:
         return all(each.test(read(item, each.path, each.looks)) == YES for each in place.tests)
 
     def _cut(self, spans: list[tuple[int, int]], kept: list[bool]) -> None:
-        """Cut out the array elements or members that do not stay, each with one adjacent comma."""
+        """Cut out the array elements or members that the filter removes, each with one comma."""
         last_kept = -1
         for at, stays in enumerate(kept):
             if stays:
@@ -202,7 +202,7 @@ class _Cutting:
 
 
 def _is_list(text: bytes, members: list[json_text.Member], value: json_text.Member) -> bool:
-    """Return True if `value` of the document is an array, and the document has no other property."""
+    """Return True if the document's member `value` is an array and its only property."""
     if text[value.value_start] != _OPEN_ARRAY:
         return False
     names = [fold(member.name) for member in members]

@@ -79,9 +79,9 @@ _EMPTY_PARENTHESES_REVERSED: Final = re.compile(r"(?:\)\( *)+")
 
 
 class Part(NamedTuple):
-    """A segment of a resource's name.
+    """A segment of a path's name.
 
-    In `exact`, None means that only a literal segment of a rule may match this segment, never a wildcard.
+    If `exact` is None, only a literal segment of a rule can match this segment, and no wildcard can.
     """
 
     folded: str
@@ -90,14 +90,14 @@ class Part(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """One interpretation of a path segment, with all its names; a name has no, one or two parts."""
+    """One interpretation of a path segment, with all its names. A name consists of zero, one or two parts."""
 
     kind: int
     names: tuple[tuple[Part, ...], ...]
 
 
 def by_own_words(meaning: Meaning) -> Meaning:
-    """Return the interpretation of a segment in a form that no wildcard of a rule matches."""
+    """Return the same interpretation of a segment in a form that only literal segments of rules match."""
     return Meaning(
         meaning.kind,
         tuple(tuple(Part(part.folded, None, part.is_key) for part in name) for name in meaning.names),
@@ -109,7 +109,7 @@ class MalformedSegment(ValueError):
 
 
 class Aliases:
-    """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit of the text that a path inserts.
+    """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit for the text inserted into a path.
 
     An alias of two characters can stand for a long object id. So a short path could insert a long value many
     times.
@@ -122,9 +122,9 @@ class Aliases:
         self._room = room
 
     def written_out(self, name: str) -> str:
-        """Return the value of a parameter alias.
+        """Return the value that a parameter alias stands for.
 
-        Raise MalformedSegment if the alias has no value or the limit is exceeded.
+        Raise MalformedSegment if the alias has no value, or if all inserted values exceed the limit.
         """
         value = self._values.get(name)
         if value is None:
@@ -162,7 +162,7 @@ def folding_cost(text: str) -> int:
 def ligatures(text: str) -> int:
     """Return how many characters of the text expand to four or more characters each.
 
-    Ordinary text has few characters that expand, and each takes time to fold.
+    In ordinary text, few characters expand when they are folded. Each of these characters costs time.
     """
     return 0 if text.isascii() else len(_LIGATURE.findall(text))
 
@@ -201,9 +201,9 @@ def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple
 
 
 def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
-    """Return the interpretations of a segment between the colons of `root:/a (1)/b:`, which names a file.
+    """Return the interpretations of a segment between the colons of `root:/a (1)/b:`, which is a file name.
 
-    All interpretations of the segment other than a file name count only for rules that block or filter.
+    An interpretation of the segment other than a file name counts only for rules that block or filter.
     """
     plain = _plain(text)
     others = tuple(
@@ -298,7 +298,7 @@ def without_matrix_parameters(segments: Sequence[str]) -> list[str]:
 
 
 def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield groups of path segments; parentheses that span segments keep these segments in one group."""
+    """Yield groups of path segments. If parentheses span several segments, these segments form one group."""
     at = attempts = 0
     while at < len(segments):
         end = at + 1
@@ -312,7 +312,10 @@ def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _closing(segments: Sequence[str], start: int) -> int | None:
-    """Return the end of the segments that close the parentheses of segment `start`; None without an end."""
+    """Return the end of the segments that close the parentheses of segment `start`.
+
+    Return None if they stay open.
+    """
     depth, quoted = 0, False
     for at in range(start, len(segments)):
         for number, piece in enumerate(segments[at].split("'")):
@@ -355,7 +358,7 @@ def unquoted_literal(text: str) -> str | None:
 
 
 def qualified_operation(folded: str) -> str | None:
-    """Return the plain name of `microsoft.graph.name` if it may be the name of an operation; else None."""
+    """Return the plain name of `microsoft.graph.name`, or None if `name` cannot be an operation."""
     qualified = _QUALIFIED.fullmatch(folded)
     if qualified is None or fold(qualified[1]) in _KNOWN_TYPES:
         return None
@@ -435,7 +438,7 @@ def _value(text: str, aliases: Aliases) -> str:
 def _split_arguments(inner: str) -> list[str] | None:
     """Split the arguments of a call at the commas that are outside of inner parentheses.
 
-    Return None if the text is not the content of one pair of parentheses.
+    Return None if the text cannot be the inside of one pair of parentheses.
     """
     if not inner.strip():
         return []

@@ -1,4 +1,4 @@
-"""Distinguish names of resources from ids in a request path, without a schema."""
+"""Distinguish resource names from object ids in a request path, without a schema."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class Shaped(NamedTuple):
 
     @property
     def parent(self) -> Shaped:
-        """The shape of the path without its last segment."""
+        """Shape of the parent path, which lacks the last segment."""
         return Shaped(self.shape[:-1], self.spelled[:-1])
 
 
 def shapes_of(method: str, target: Target) -> list[Shaped] | None:
     """Return a shape for each path interpretation that rules must allow before they allow the request.
 
-    Return None if a rule's path pattern cannot express one of the shapes. The argument `method` must be in
-    capitals.
+    Return None if the path pattern of a rule cannot express one of the shapes. The argument `method` must be
+    in capitals.
     """
     found: dict[Shaped, None] = {}
     for reading in target.readings:
@@ -100,7 +100,7 @@ def _narrowness(name: Name) -> tuple[bool, int, tuple[str, ...]]:
 
 
 def _shaped(method: str, name: Name) -> Shaped | None:
-    """Return the shape of a path's name, or None if no rule can match exactly this shape.
+    """Return the shape of one name of a path, or None if no rule can match exactly this shape.
 
     The version and the first resource of a path are always literal words in its shape.
     """
@@ -127,7 +127,10 @@ def _shaped(method: str, name: Name) -> Shaped | None:
 
 @lru_cache(maxsize=8192)
 def _word(folded: str, exact: str | None) -> str | None:
-    """Return a segment as a rule spells it, without arguments of a call; None if a rule cannot spell it."""
+    """Return a segment as a rule spells it, without call arguments.
+
+    Return None if a rule cannot spell the segment.
+    """
     written = "" if exact is None else exact.partition("(")[0]
     for spelled in (written if _NAME.fullmatch(written) else folded, folded, exact):
         if spelled and fold(spelled) == folded and _is_a_word(spelled, folded):

@@ -80,7 +80,7 @@ _HIDING: Final = frozenset((Scope.ALL, Scope.RULES, Scope.PROBED))
 class RuleFinder:
     """Finder of the rules that apply to a request.
 
-    The finder keeps no reference to an evaluation plan, because plans refer to the finder.
+    The finder does not refer to any evaluation plan, because each plan refers to the finder.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RuleFinder:
 
     @property
     def word(self) -> Callable[[str], str | None]:
-        """Function that returns a path segment if a rule or a schema has that name; otherwise None."""
+        """Function that returns a path segment if a rule or a schema contains it, or None otherwise."""
         return self._word_of if self._of_things else self._words.get
 
     def known(self, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -124,8 +124,8 @@ class RuleFinder:
     ) -> Plan:
         """Return the evaluation plan for a method in capitals and the interpretations of a path.
 
-        If the path names a hidden property, a plan with `hides` removes the property from the response
-        instead of blocking the request.
+        If the path names a hidden property, the plan normally blocks the request. A plan with `hides` removes
+        the property instead.
         """
         # Only expanded relations have options, which may imply further requests.
         last = self._all_pass or scope not in _IMPLYING
@@ -165,7 +165,7 @@ class RuleFinder:
         )
 
     def _spelled_out(self, candidates: list[Candidate], reading: Reading) -> list[Candidate]:
-        """Return the rules that block or filter, and that spell out the relation or property itself."""
+        """Return the rules that block or filter and spell out the name of the relation or property."""
         start = min([name.relations[0] for name in reading.names if name.relations], default=0)
         above: set[int] = set()
         if self._of_things:
@@ -200,7 +200,7 @@ class RuleFinder:
         return _plan_of_found(found)
 
     def plan_of_any_drive(self) -> Plan:
-        """Return the plan of the rules that block or filter the content of items in any drive."""
+        """Return the plan of the rules that block or filter the content of a drive item in any drive."""
         return _plan_of_found(self._content_of_any_drive())
 
     def _content_of_any_drive(self) -> dict[int, Candidate]:
@@ -217,9 +217,9 @@ class RuleFinder:
         return found
 
     def openings(self, method: str, readings: Sequence[Reading]) -> tuple[Opening, ...]:
-        """Return the ways in which a response to a request for the given paths opens content without a token.
+        """Return each way in which a response to a request for these paths can open content without a token.
 
-        The result is empty if no rule spells out the path of the content.
+        The result is empty if no rule spells out the path of file content.
         """
         if not self._spells_content:
             return ()
@@ -266,7 +266,7 @@ class RuleFinder:
         return False
 
     def below(self, words: Set[str], stricter: Set[str], names: tuple[Name, ...]) -> Below:
-        """Return the names of path segments that rules have below the address of a request."""
+        """Return the segment names that rules have below the address of the request."""
         if not self._of_things:
             return Below(words, stricter)
         return _BelowThings(words, stricter | self._names_of_things, self.things, names)
@@ -349,7 +349,7 @@ class RuleFinder:
         return found
 
     def candidates_of_things(self, reading: Reading, method: str) -> list[Candidate]:
-        """Return a candidate for each rule about schema things that applies to the path interpretation."""
+        """Return a candidate for each rule about schema elements that applies to the path interpretation."""
         certain_only = importance_of(reading.kind, method) != "certain"
         found: list[Candidate] = []
         for each in self.things.findings(reading.names, certain_only=certain_only):
@@ -360,7 +360,7 @@ class RuleFinder:
         return found
 
     def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:
-        """Return a candidate for each pattern that matches the path's name, or applies below its own path."""
+        """Return a candidate for each pattern that matches a name of the path or of a parent path."""
         candidates: list[Candidate] = []
         perhaps: list[Entry] = []
         if ANY_NAME in name.folded:
@@ -422,7 +422,7 @@ def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
 
 
 class _BodyOf(Enum):
-    """Kinds of request bodies that imply other requests."""
+    """Kinds of request bodies. A body of some kinds implies further requests."""
 
     NOTHING = "nothing that matters"
     ENTITY = "an entity, which may name relations"
@@ -510,7 +510,7 @@ class ImpliedOfPlan(ImpliedRules):
                 yield self._rules.fitting(implied)
 
     def _names_relations(self, request: RequestFacts) -> bool:
-        """Return False if the request body certainly names no relation.
+        """Return False if the request body cannot name a relation.
 
         Raise BodyNeeded or MalformedBody if the request body cannot be read.
         """
@@ -571,7 +571,7 @@ def _hiding(candidate: Candidate) -> Candidate:
 
 
 def _owner(name: Name) -> Name:
-    """Return the name of the object whose relation or property the request implies."""
+    """Return the name of the object that has the relation or property of an implied request."""
     size = name.relations[0] if name.relations else 0
     return Name(name.folded[:size], name.exact[:size], tuple([at for at in name.keys if at < size]))
 
@@ -598,7 +598,7 @@ def _opens(candidate: Candidate, reading: Reading) -> bool:
 
 
 def _spells(entry: Entry, reading: Reading) -> bool:
-    """Return True if the rule blocks or filters, and spells out segments after the request's address."""
+    """Return True if a rule that blocks or filters spells out segments below the address of the request."""
     if entry.compiled.rule.verdict not in ("block", "filter"):
         return False
     segments = entry.pattern.segments

@@ -56,7 +56,7 @@ def named(char: str) -> str:
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Return the text in a form for display, with an escape for each invisible character not in `keep`."""
+    """Return the text for display, with escapes for invisible characters that are not in `keep`."""
     if unseen_in(text) is None:
         return text
     return "".join(_escape(char) if _is_unseen(char) and char not in keep else char for char in text)
@@ -68,9 +68,11 @@ def _escape(char: str) -> str:
 
 
 def mixed_scripts(text: str) -> tuple[str, str] | None:
-    """Return two letters of one word that belong to different alphabets; the rarer letter is the second.
+    """Return two letters of one word that belong to different scripts.
 
-    Return None if each word of the text has one script, or scripts that are commonly written together.
+    The second letter has the rarer script.
+
+    Return None if each word has letters of one script, or of scripts that are commonly used together.
     """
     if text.isascii():
         return None
@@ -84,9 +86,9 @@ def mixed_scripts(text: str) -> tuple[str, str] | None:
 
 
 def _script(char: str) -> str:
-    """Return the script of a character, such as LATIN: the first word of the character's Unicode name.
+    """Return the script of a character, such as LATIN, which is the first word of its Unicode name.
 
-    The result is empty if the character has no script.
+    The result is empty if the character belongs to no script.
     """
     if char.isascii():
         return "LATIN" if char.isalpha() else ""

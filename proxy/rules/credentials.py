@@ -76,8 +76,8 @@ _decoder = msgspec.json.Decoder(SyncCredential)
 def readable_credentials(app: SyncApp) -> tuple[SyncCredential, ...] | None:
     """Return an application's credentials in a sync response; None if the response has no list of them.
 
-    A credential of an unsupported kind or form is ignored, so it authenticates nobody. The application's
-    supported credentials stay usable.
+    The proxy ignores a credential of an unsupported kind or form, so this credential authenticates nobody.
+    The application's supported credentials stay usable.
     """
     return None if app.credentials is msgspec.UNSET else _readable(app, app.credentials)
 
@@ -103,7 +103,7 @@ def _readable(app: SyncApp, listed: Iterable[msgspec.Raw]) -> tuple[SyncCredenti
 def credentials_of(app: App) -> tuple[Credential, ...] | None:
     """Return an application's credentials from the snapshot; None if the snapshot has only secret hashes.
 
-    Expired credentials are at the end of the result.
+    The result lists expired credentials last.
     """
     if app.credentials is None:
         return None

@@ -29,7 +29,7 @@ def worst(findings: Iterable[Finding]) -> Status:
 
 
 def masked(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]:
-    """Mask the secrets in the findings, because the text of an error may quote secrets."""
+    """Mask secrets in the texts of findings, because the text of an error may quote a secret."""
     hidden = sorted({each for each in secrets if len(each) >= _SHORTEST_MASKED}, key=len, reverse=True)
 
     def clean(text: str) -> str:

@@ -109,10 +109,10 @@ def run_worker(
     *,
     until_ready: bool,
 ) -> int:
-    """Run the worker process until SIGTERM, and then until it has drained its connections.
+    """Run the worker process until it receives SIGTERM, and then until its connections are drained.
 
-    The worker calls `ready` when it accepts requests. With `until_ready`, the worker accepts no request
-    before it has rules and upstream tokens, no matter how long that takes.
+    The worker calls `ready` when it accepts requests. With `until_ready`, the worker waits without a time
+    limit for rules and upstream tokens before it accepts requests.
     """
     gc.enable()  # all modules are imported
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -127,7 +127,7 @@ def run_worker(
 class Worker:
     """Owner of the state that a worker process shares among all of its HTTP exchanges.
 
-    The worker keeps the state of its exchanges up to date.
+    The worker keeps this shared state of its exchanges up to date.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Worker:
     def _task(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start an asyncio task that the worker process needs.
 
-        If the task fails, the worker ends and another worker replaces it.
+        If this task fails, the worker process ends and the supervisor starts another worker process.
         """
         task = loop.create_task(work)
         task.add_done_callback(self._end_if_failed)
@@ -298,7 +298,7 @@ class Worker:
     async def _until_able(self, patience: float | None) -> None:
         """Wait until the worker has rules, upstream tokens and space for audit events.
 
-        While the worker waits, new connections wait in the kernel's accept queue.
+        While the worker waits, the kernel's accept queue holds new connections.
         """
         loop = asyncio.get_running_loop()
         end = None if patience is None else loop.time() + patience
@@ -386,9 +386,9 @@ class Worker:
         self._reloading = asyncio.get_running_loop().create_task(self._reload_as_asked())
 
     async def _reload_as_asked(self) -> None:
-        """Load the snapshot again until the rules that the agent reported are active.
+        """Load the snapshot repeatedly until the rules that the agent has reported are active.
 
-        If the snapshot cannot be used, the worker requests that the agent writes it again.
+        If a worker cannot use the snapshot, the worker requests that the agent writes the snapshot again.
         """
         while True:
             self._reload_again = False
@@ -435,7 +435,7 @@ class Worker:
         logger.info("activated the rules: version %s, %d rules", snapshot.version, rulebook.rule_count)
 
     def _activate(self, rulebook: Rulebook) -> None:
-        """Activate compiled rules with the emergency stops of the snapshot, the agent and the local file."""
+        """Activate compiled rules, and the emergency stops of the snapshot, the agent and the local file."""
         snapshot = self._snapshot
         if snapshot is None:
             return
@@ -460,8 +460,8 @@ class Worker:
     async def _watch_kill_file(self) -> None:
         """Read the emergency stop file periodically, outside the event loop.
 
-        Each worker reads the emergency stop file itself, so that a stop works without the agent and the
-        control plane.
+        Each worker process reads the emergency stop file itself, so that a stop works without the agent and
+        the control plane.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -516,7 +516,7 @@ class Worker:
         values[CREDENTIAL_READY] = int(able)
 
     def _look_after_spool(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the maintenance of the spool each second and on demand, but never twice at the same time.
+        """Start the spool's maintenance each second and on demand, but not while the maintenance runs.
 
         The disk may be slow, so the event loop does not wait for the maintenance of the spool.
         """
@@ -604,7 +604,7 @@ def _threads(count: int) -> ThreadPoolExecutor:
 
 
 def _give_way() -> None:
-    """Release the interpreter lock long enough for the event loop to take it, if the loop has work."""
+    """Release the interpreter lock for a moment, so that the event loop can run if it has work."""
     time.sleep(GIVE_WAY_SECONDS)
 
 

@@ -1,7 +1,8 @@
 """Tests of each HMAC-SHA256 check in the proxy, with published vectors and with almost correct tags.
 
 The test vectors are from RFC 4231, RFC 7515 appendix A.1, and the HS256 group of Wycheproof's JSON Web
-Signature vectors. A JWS has the form of the canonical payload: text that contains one dot.
+Signature vectors. A JWS signs a text of the same form as a request's canonical payload: text that contains
+one dot.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def test_the_canonical_payload_is_text_dot_body(key: str, signing_input: str, si
 
 
 def nearly(mac: bytes) -> Iterator[bytes]:
-    """Yield every wrong HMAC tag that a careless comparison could accept."""
+    """Yield wrong HMAC tags that a careless comparison could accept."""
     for bit in range(len(mac) * 8):
         flipped = bytearray(mac)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -141,7 +142,7 @@ def test_no_token_s_signature_is_nearly_right(keeper: TokenKeeper) -> None:
 
 
 def test_no_token_s_form_is_nearly_right(keeper: TokenKeeper) -> None:
-    """The test breaks the compact serialisation of a valid token in the ways that Wycheproof lists."""
+    """The test damages a valid token in each way that Wycheproof lists for the compact serialisation."""
     token = keeper.issue(CALLER, now=NOW, token_id="t")
     header, payload, signature = token.split(".")
     none = base64.urlsafe_b64encode(decoded(header).replace(b"HS256", b"none")).rstrip(b"=").decode()

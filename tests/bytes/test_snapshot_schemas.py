@@ -31,7 +31,7 @@ NO_CREDENTIALS = UpstreamCredentials(Assignments(("default",), {}, {}), lambda n
 
 
 def with_schemas(*named: dict[str, str], flat: bytes = FLAT, digest: str = DIGEST) -> Snapshot:
-    """Return a snapshot with a ruleset for each schema reference in `named`, and one schema."""
+    """Return a snapshot that has one schema, and one ruleset for each entry of `named`."""
     (held,) = a_snapshot().rulesets
     rulesets = tuple(
         msgspec.structs.replace(held, ruleset_id=f"r{number}", schemas=schemas)

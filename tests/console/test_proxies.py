@@ -15,7 +15,7 @@ _SECRETS = re.compile(r"gw[kh]_[\w-]{43}")
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve a separate control plane for this module, because health depends on the age of the data."""
+    """Start a control plane for this module alone, because proxy health depends on the age of the data."""
     with seeded_and_served(tmp_path_factory.mktemp("proxies")) as served:
         yield served
 

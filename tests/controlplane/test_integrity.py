@@ -1,4 +1,4 @@
-"""Tests of the chain of audit events: a changed file is detected, and retention leaves a proof."""
+"""Tests of the audit hash chain: a changed file is detected, and a purge by retention leaves a proof."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tamper(plane: Plane, change: Tamper | str) -> None:
 
 @pytest.fixture
 async def org(plane: Plane, proxy: ProxyClient) -> str:
-    """Create an organisation with four blocks of three events; the third block begins at position 7."""
+    """Create an organisation with four blocks of three events. The third block begins at position 7."""
     (org,) = proxy.org_ids
     for number in range(4):
         sent = batch(f"b{number}", org, range(number * 3 + 1, number * 3 + 4))
@@ -76,7 +76,7 @@ def inflated(body: bytes) -> bytes:
 
 
 async def test_a_link_can_be_made_by_whoever_reads_the_documentation(plane: Plane, org: str) -> None:
-    """The test builds a chain link from documented parts only (JSON, DEFLATE, SHA-256, the file)."""
+    """The test builds a chain link from documented steps only: JSON, DEFLATE, SHA-256 and the file format."""
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         link = bytes(32)
         for row in file.execute("SELECT * FROM chain WHERE org_id = ? ORDER BY number", (org,)):
@@ -95,7 +95,7 @@ Found = tuple[str, int | None, int | None, str | None]
 
 
 def _edited(position: int, edit: Callable[[list[Any]], list[Any]]) -> Tamper:
-    """Replace events of one block, and leave the other events byte for byte unchanged."""
+    """Replace some events of one block, and leave all other bytes of the block unchanged."""
 
     def change(file: sqlite3.Connection) -> None:
         ((body,),) = file.execute("SELECT body FROM blocks WHERE position = ?", (position,))
@@ -138,7 +138,7 @@ def _add_link(file: sqlite3.Connection) -> None:
 
 
 def _make_anew(file: sqlite3.Connection) -> None:
-    """Change events, digests and links consistently, but without the master key."""
+    """Change events, digests and links so that they match each other, but do not use the master key."""
     _edited(7, lambda events: [each | {"verdict": "block"} for each in events])(file)
     ((body,),) = file.execute("SELECT body FROM blocks WHERE position = 7")
     digests = b"".join(
@@ -283,7 +283,10 @@ async def test_tampering_is_named(plane: Plane, org: str, name: str) -> None:
 
 
 async def test_a_known_head_finds_an_end_that_was_cut_off(plane: Plane, org: str) -> None:
-    """A truncated chain is consistent in itself, so only a known chain head reveals the truncation."""
+    """A chain without its last links is consistent.
+
+    Only a comparison with a known chain head reveals the missing links.
+    """
     known = await _head(plane, org)
 
     tamper(plane, _cut)
@@ -313,7 +316,10 @@ async def test_a_walk_from_a_known_head_looks_at_what_came_after(
 async def test_a_purge_is_no_excuse_for_what_came_after_it(
     plane: Plane, proxy: ProxyClient, org: str
 ) -> None:
-    """Events before a known chain head are not verified again, so a forged purge there must be rejected."""
+    """Verification skips the events before a known chain head.
+
+    So a forged purge of these events must be rejected.
+    """
     known = await _head(plane, org)
     assert (await proxy.audit(batch("b9", org, [13, 14]))).status == 202
     tamper(
@@ -490,7 +496,7 @@ async def test_events_of_an_earlier_release_are_chained_at_the_first_start(
 
 
 async def test_nobody_gets_events_adopted_later(tmp_path: Path, clock: FakeClock) -> None:
-    """If a store always had a chain, no event without a link counts as an earlier release's event."""
+    """If a store always had a chain, an event without a link is not from an earlier release."""
     async with started(tmp_path, clock) as plane:
         org = await plane.org("acme")
         proxy = await plane.proxy("edge-1", "acme")

@@ -1,4 +1,4 @@
-"""Tests of the live tail: each event once and in order, for readers that reconnect or lag."""
+"""Tests of the live tail: readers that reconnect or lag get each event once and in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store(either_store: SqlStore) -> SqlStore:
 
 @pytest.fixture
 def tail(store: SqlStore) -> LiveTail:
-    """Return a live tail that reads the store only when it is woken."""
+    """Return a live tail that reads the store only when a test wakes it."""
     return LiveTail(store, poll_seconds=NEVER)
 
 
@@ -53,7 +53,7 @@ async def take(listener: Listener, count: int) -> list[int]:
 
 
 async def served(*listeners: Listener) -> None:
-    """Wait until the shared reader task has given its events to these listeners."""
+    """Wait until the shared reader task has delivered its events to the given listeners."""
     async with asyncio.timeout(10):
         while not all(each.is_served for each in listeners):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def test_only_what_is_wanted_comes(store: SqlStore, tail: LiveTail) -> Non
 
 
 async def test_who_comes_back_gets_each_event_once(store: SqlStore, tail: LiveTail) -> None:
-    """A reader that reconnects often gets each event once, while another reader continues."""
+    """A reader that reconnects often gets each event once, while a second reader stays connected."""
     got: list[int] = []
     position: int | None = 0
     async with tail.listener("beside", everything, 0) as other:

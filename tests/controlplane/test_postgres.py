@@ -61,12 +61,12 @@ def new(batch_id: str, org: str = "acme", proxy: str = "p1", count: int = 1) -> 
 
 
 async def read(store: PostgresStore, position: int = 0) -> list[str]:
-    """Return the batches of the events after the position, in the order in which a reader gets them."""
+    """Return the batches after the position, in the order in which a reader receives them."""
     return [each.body.decode()[7:9] for each in await store.events_after(position, 100)]
 
 
 async def test_no_event_appears_behind_a_reader(two: tuple[PostgresStore, PostgresStore]) -> None:
-    """The delayed batch gets its positions first and is committed last."""
+    """The delayed batch gets its positions before the other batch, but is committed after it."""
     slow, other = two
     has_position, may_end = threading.Event(), threading.Event()
 
@@ -190,7 +190,7 @@ async def test_a_job_runs_again_if_its_connection_was_lost_before_the_commit(
 
 @pytest.mark.parametrize("reads_on", [True, False], ids=["at the next rows", "at the end"])
 def test_rows_whose_connection_is_lost_leave_no_cursor_open(postgres_url: str, reads_on: bool) -> None:
-    """A cursor that is still open at garbage collection raises a warning, which fails this test."""
+    """If a cursor is still open at garbage collection, Python raises a warning, which fails this test."""
 
     def read_of_a_lost_connection() -> None:
         with PostgresConnection(raw).each("SELECT generate_series(1, 100000)") as rows:

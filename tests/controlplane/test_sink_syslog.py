@@ -1,4 +1,4 @@
-"""Tests of the syslog sink: messages by RFC 5424, framed by RFC 5425, over TLS; and lost connections."""
+"""Tests of the syslog sink: RFC 5424 messages, RFC 5425 framing over TLS, and lost connections."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_an_application_hides_no_request_by_a_long_url(form: Literal["even
 
 
 async def test_what_a_connection_outlived_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load balancer ends idle connections, and repeated messages would distort alerts."""
+    """A closed idle connection must not make the sink send events again, because repeats distort alerts."""
     async with syslog_server() as server:
         sink = SyslogSink(replace(SETTINGS, url=f"tcp://127.0.0.1:{server.port}"))
         drop, dropped = sink._drop, asyncio.Event()

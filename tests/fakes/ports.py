@@ -38,5 +38,5 @@ def free_port() -> int:
 
 
 def this_program() -> str:
-    """Return the words by which an error names the test process as the holder of a port."""
+    """Return the words by which an error message names the test process as the owner of a port."""
     return f"{Path('/proc/self/comm').read_text('utf-8').strip()}, process {os.getpid()}"

@@ -1,7 +1,7 @@
-"""The whole system on one machine: fakes in this process, control plane and proxy as real processes.
+"""The whole system on one machine: control plane and proxy are real processes, all other servers are fakes.
 
-`async with System(directory) as system` gives addresses, applications with their credentials, and the command
-line. The demo and the tests that need the whole system run this system.
+`async with System(directory) as system` provides addresses, the applications and their credentials, and the
+command line. The demo and the tests that need the whole system run this system.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SIGNING_KEY: Final = "fake~signing~key~of~the~fleet~0001"
 
 
 class SystemFailedError(Exception):
-    """Error because a program of the system did not start, or a command failed.
+    """A program of the test system did not start, or a command failed.
 
     The text of the error names the program or command and shows the end of its log.
     """
@@ -69,7 +69,7 @@ class Registered:
 
 @dataclass(slots=True)
 class Child:
-    """A child process in its own session, so that only this program stops it."""
+    """A child process in a session of its own, so that only the test program stops it."""
 
     name: str
     process: asyncio.subprocess.Process | commands.Server
@@ -89,7 +89,7 @@ class Child:
 
 
 def _search_path(code: Path, environment: Mapping[str, str]) -> str:
-    """Return a child's search path: a test's own modules, the code to run, and this process's paths."""
+    """Return a child process's module search path: test modules, code to run, this process's path."""
     inherited = os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(code), inherited)))
 
@@ -97,8 +97,8 @@ def _search_path(code: Path, environment: Mapping[str, str]) -> str:
 class System:
     """The whole system, configured by the arguments of the constructor.
 
-    `applications` names each application's ruleset file; the environments override settings
-    (`Audit__MaxBatchSize`). With `vault`, the client secret and the signing key are in a key vault, as in
+    `applications` gives the ruleset file of each application. Environments override settings, such as
+    `Audit__MaxBatchSize`. With `vault`, the client secret and the signing key are in a key vault, as in
     production. Without `warm`, the test starts the control plane by its usual command, which takes one second
     longer.
 
@@ -234,7 +234,7 @@ class System:
     # Actions of an operator
 
     async def cli(self, *arguments: str) -> Any:
-        """Run a command of the control plane's command line. Return its JSON."""
+        """Run a command of the control plane. Return its JSON."""
         config = str(self.control_plane_config)
         done = await asyncio.to_thread(commands.run, "--config", config, *arguments, "--json")
         if done.returncode != 0:
@@ -245,7 +245,7 @@ class System:
         return [sys.executable, "-m", "controlplane", "--config", str(self.control_plane_config), *arguments]
 
     async def _register_by_command(self) -> Registered:
-        """Add an organisation with its schema, its proxy, its rulesets and its applications."""
+        """Add an organisation and its schema, proxy, rulesets and applications."""
         organisation = await self.cli("org", "add", "Contoso", "--retention", "90d")
         org_id = organisation["orgId"]
         await self.cli("model", "fetch", str(SCHEMA_FILE), "--org", org_id, "--root", "/v1.0")

@@ -80,7 +80,7 @@ def send(
 ) -> Reply:
     """Send one request on a new connection.
 
-    Host and Content-Length are added unless `fields` contains them.
+    The request also gets Host and Content-Length, unless `fields` contains them.
     """
     names = {name.lower() for name, _ in fields}
     written = list(fields)
@@ -144,7 +144,7 @@ def response_signature_of(secret: str, request_signature: str, body: bytes) -> s
 
 @dataclass
 class AgentClient:
-    """Client of the agent API, which the control plane treats as a proxy."""
+    """Client of the agent API. The control plane treats this client as a proxy."""
 
     base_url: str
     api_key: str
@@ -237,7 +237,7 @@ class Process:
     def until_said(self, pattern: str) -> str:
         """Wait until the output of the program contains text that matches the pattern.
 
-        Return the first group of the pattern's match.
+        Return the first capture group of the match.
         """
 
         def said() -> re.Match[str] | None:
@@ -283,7 +283,7 @@ def run(module: str, *arguments: str, **environment: str) -> subprocess.Complete
 
 
 class Operator:
-    """The control plane's command line with one settings file."""
+    """The command line of the control plane, with the same settings file for each command."""
 
     def __init__(self, directory: Path, settings: str = "") -> None:
         self.directory = directory
@@ -395,7 +395,7 @@ class Live:
     def upstream_says(
         self, path: str, body: bytes, fields: Fields = (JSON,), status: int = 200, *, close: bool = False
     ) -> None:
-        """Make the upstream send exactly these bytes for a path, for any method."""
+        """Make the upstream send exactly these bytes in response to any request for a path."""
         head = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in fields)]
         head.append(f"Content-Length: {len(body)}")
         data = "\r\n".join([*head, "", ""]).encode("latin-1") + body

@@ -1,4 +1,4 @@
-"""Tests of applications' HTTP clients over TLS: kept connections, codings, uploads and downloads."""
+"""Tests of applications' HTTP clients over TLS: keep-alive, content codings, uploads and downloads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests of a wall clock that jumps by an hour, forward and back, under all processes of the proxy.
+"""Tests of a wall clock that jumps an hour forward and back while all processes of the proxy run.
 
-The clock jump affects only tokens, and the proxy replaces the tokens at once. Events that the control plane
+A clock jump affects only the tokens, and the proxy replaces its tokens at once. Events that the control plane
 refuses during the clock jump arrive later, once and in order.
 """
 
@@ -50,7 +50,7 @@ time.time_ns = lambda: _time_ns() + _offset.unpack(_page)[0] * 1_000_000_000
 class WallClock:
     """A wall clock that only the proxy's own processes read, so that a test can change its time.
 
-    Programs outside the proxy have the true time.
+    Programs other than the proxy use a clock with the true time.
     """
 
     offset: Path

@@ -1,4 +1,4 @@
-"""Tests of a proxy whose applications use different upstream identities: each uses its own, or none."""
+"""Tests of a proxy whose applications use different upstream identities, or none at all."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ OWNERS = {"crm": CLIENT_ID, "mailer": MAIL, "archive": FILES}
 
 @dataclass
 class Several:
-    """The system with several upstream identities, and an operator's actions on it."""
+    """A system with several upstream identities, and an operator's actions on these identities."""
 
     live: Live
     first_settings: str
     reloads: int = 0
 
     def reload(self, *tables: str) -> None:
-        """Reload the proxy with its first settings and these additional tables."""
+        """Reload the proxy with its first settings file and the tables in `tables` added."""
         self.begin_reload(*tables)
         self.end_reload()
 
@@ -61,7 +61,7 @@ class Several:
         return f'[[Credentials.Identities]]\nName = "{name}"\nClientId = "{client_id}"\n{secret}\n{who}\n'
 
     def ask(self, app: str, what: str) -> tuple[int, list[str | None]]:
-        """Return the status, and the identities whose tokens the upstream received."""
+        """Return the status of the response, and the identities whose tokens the upstream received."""
         path = f"/v1.0/echo/{app}-{what}"
         return self.live.ask(app, "GET", path).status, self.went_up_as(path)
 
@@ -184,7 +184,7 @@ def test_applications_of_a_refused_identity_get_503_until_it_is_taken_again(seve
 
 
 def test_a_default_that_nobody_uses_keeps_no_one_waiting(several: Several) -> None:
-    """Each application has an identity: one by its own assignment, the others by their organisation."""
+    """One application has its own identity, and the others have their organisation's identity."""
     system = several.live.system
     system.identity.more_clients = dict(SECRETS)
     system.identity.client_secrets.clear()

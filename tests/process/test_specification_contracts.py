@@ -76,7 +76,7 @@ def test_org_add(operator: Operator, tier: str) -> None:
 
 
 def test_org_add_keeps_base_by_default(operator: Operator) -> None:
-    """If `--retention` is missing, the tier is base; an unknown tier is invalid input."""
+    """If `--retention` is missing, the retention tier is base. An unknown tier is invalid input."""
     assert operator.json("org", "add", "plain")["retention"] == "base"
     done = operator.run("org", "add", "odd", "--retention", "2y", "--json")
     assert (done.returncode, done.stdout) == (2, "")
@@ -193,7 +193,7 @@ def test_ruleset_rollback(operator: Operator) -> None:
 def test_exit_status_and_standard_error(operator: Operator, status: int, command: str) -> None:
     """Exit status of a command: 0 for success, 1 for a failed operation, 2 for usage or invalid input.
 
-    The commands print errors to standard error, one line each.
+    Each command prints one line for each error to standard error.
     """
     done = operator.run(*command.split(), "--json")
     assert (done.returncode, done.stdout) == (status, ""), done
@@ -201,7 +201,7 @@ def test_exit_status_and_standard_error(operator: Operator, status: int, command
 
 
 def test_errors_name_file_line_and_column(operator: Operator, tmp_path: Path) -> None:
-    """Error lines name the file, line and column, if there is a file.
+    """If an error is in a file, the error line names the file, line and column.
 
     The command `ruleset apply` refuses a bad ruleset completely, and reports every error.
     """
@@ -301,7 +301,7 @@ def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) 
 
 
 def test_defaults(tmp_path: Path) -> None:
-    """The default of each setting is the default that the contract states.
+    """Test that the default of each setting is the default in the contract.
 
     The tested defaults include CatchUp true, LifetimeSeconds 3600, ReportAs502, RewriteLinks and
     RequireSignedResponse.
@@ -389,7 +389,7 @@ Listen = "127.0.0.1:0"
 def test_a_wrong_setting_stops_the_start_with_one_line(
     tmp_path: Path, added: str, line: int, says: list[str]
 ) -> None:
-    """The proxy's error line names the wrong key, the file and line, and the nearest known key."""
+    """The proxy's error about a wrong settings key names the key, file, line and nearest known key."""
     config = tmp_path / "proxy.toml"
     config.write_text(PROXY.replace("PORT", "0") + added)
     done = run("proxy", "--config", str(config))
@@ -438,7 +438,7 @@ def test_a_secret_can_be_given_as_a_file_and_paths_are_relative_to_the_settings(
 def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name: str) -> None:
     """The control plane reads the variables AUDIT_RATE_LIMIT_*, which override its settings file.
 
-    The module test_specification_agent_api.py tests that the variables override the file.
+    The tests in test_specification_agent_api.py check that environment variables override the settings file.
     """
     for value in ("0", "many", "1.5"):
         done = operator.run("org", "list", **{name: value})
@@ -640,14 +640,14 @@ def test_seq_counts_without_a_gap(reported: FakeControlPlane) -> None:
 
 
 def test_reason_is_one_of_a_documented_list(reported: FakeControlPlane) -> None:
-    """The member `reason` is one of a closed, documented list of codes."""
+    """The member `reason` contains one code from a closed, documented list."""
     page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text("utf-8")
     documented = set(re.findall(r"^### Reason (\w+)$", page, re.MULTILINE))
     assert {each["reason"] for each in reported.events["org-1"]} <= documented
 
 
 def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: FakeControlPlane) -> None:
-    """The proxy sends the `ETag` that it received; a request with a matching `If-None-Match` may get 304."""
+    """The proxy repeats the last `ETag` in `If-None-Match`, so the control plane may respond with 304."""
     tags = [each.value("If-None-Match") for each in reported.sync_requests]
     assert tags[0] == ""
     assert len(set(tags[1:])) == 1
@@ -657,7 +657,7 @@ def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: FakeControlPlane
 def test_rules_of_another_author_or_an_older_time_are_never_in_force(
     scripted: Scripted, reported: FakeControlPlane
 ) -> None:
-    """A proxy applies only rules that its control plane wrote in response to this very request.
+    """A proxy applies rules only if its control plane signed them in response to the proxy's own request.
 
     The proxy keeps the highest `generatedAt` on disk and refuses older rules, also across restarts.
     """
@@ -808,7 +808,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def evaluated(
     live: Live, target: str, method: str = "GET", fields: tuple[tuple[str, str], ...] = (), body: bytes = b""
 ) -> str:
-    """Return the id of the blocking rule, `passed` if the upstream responded, or the error code."""
+    """Return the id of the rule that blocked, `passed` if the upstream responded, or the error code."""
     reply = live.ask("rules", method, target, fields, body)
     if reply.status == 403:
         return str(reply.error["ruleId"])
@@ -870,7 +870,7 @@ def test_methods_are_optional(live: Live) -> None:
     ],
 )
 def test_operators(live: Live, query: str, verdict: str) -> None:
-    """Each operator of a condition compares as the contract describes.
+    """Test that each operator of a condition compares as the contract says.
 
     The operators are equals, not_equals, in, not_in, prefix, suffix, contains, matches, at_least, at_most and
     exists.
@@ -879,7 +879,10 @@ def test_operators(live: Live, query: str, verdict: str) -> None:
 
 
 def test_sources_of_a_request(live: Live) -> None:
-    """The sources of conditions are param, query, header, body (a JSON property path of the request)."""
+    """The sources of a condition are param, query, header and body.
+
+    The source body is a JSON property path in the request.
+    """
     assert evaluated(live, "/v1.0/p/Ab1") == "param-in"
     assert evaluated(live, "/v1.0/p/ab1") == "passed"  # ids compare exactly
     assert evaluated(live, "/v1.0/p('ada%40contoso.com')") == "param-in"
@@ -905,7 +908,7 @@ def test_sources_of_a_response(live: Live) -> None:
 
 
 def test_a_rule_whose_gates_do_not_hold_does_not_match(live: Live) -> None:
-    """A rule does not match if its gates or conditions do not hold."""
+    """A rule does not match a request if the rule's gates or conditions do not hold."""
     assert evaluated(live, "/v1.0/ip/here") == "from-here"
     assert evaluated(live, "/v1.0/ip/there") == "passed"
     assert evaluated(live, "/v1.0/ip/not") == "not-from-there"
@@ -918,8 +921,9 @@ def test_a_rule_whose_gates_do_not_hold_does_not_match(live: Live) -> None:
 def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
     """The first matching rule with the verdict allow, filter or block decides.
 
-    A matching `log_only` rule is recorded in `loggedRuleIds`, and the search continues. If a request matches
-    only log_only rules under default: allow, the event has the verdict log_only and the first rule's id.
+    A matching `log_only` rule is recorded in `loggedRuleIds`, and the search continues. If only log_only
+    rules match under default: allow, the event has the verdict log_only and the id of the first matching
+    rule.
     """
     ids = [f"order-{number}-{os.getpid()}" for number in range(5)]
     targets = ("/v1.0/order", "/v1.0/noted/one", "/v1.0/noted/more", "/v1.0/noted/stop", "/v1.0/unlisted")
@@ -968,7 +972,7 @@ def test_a_transform_acts_on_2xx_responses(live: Live) -> None:
 def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -> None:
     """A rule that hides a property blocks each request whose path names this property.
 
-    A rule that hides a property blocks the property's path with or without /$value.
+    If a rule hides a property, it blocks the path of this property with or without `/$value`.
     """
     assert evaluated(live, f"/v1.0/hidden/ada/{path}") == "hide"
 
@@ -1028,7 +1032,7 @@ def test_batch_parts_are_evaluated_as_if_they_came_alone(live: Live) -> None:
 def test_an_encoded_slash_is_refused_only_where_it_would_change_the_verdict(live: Live) -> None:
     """An encoded slash occurs in real Graph ids.
 
-    A path with an encoded slash gets 400 only if interpreting it as a slash would change the verdict.
+    A path with an encoded slash gets 400 only if decoding the slash would change the verdict.
     """
     assert evaluated(live, "/v1.0/files/a%2Fb") == "passed"
     assert evaluated(live, "/v1.0/rest/a%2Fb") == "rest"

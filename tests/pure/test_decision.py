@@ -1,4 +1,4 @@
-"""Tests of the deciding rule, and of a value with two interpretations."""
+"""Tests of the rule that decides a request, and of request values that have two interpretations."""
 
 from __future__ import annotations
 
@@ -711,7 +711,7 @@ def test_a_key_below_a_whitelisted_collection_is_no_hidden_property() -> None:
 
 
 class TestAliases:
-    """Tests of a query option that is written as `@name`, with its value elsewhere in the query."""
+    """Tests of a query option written as `@name`, which refers to a value elsewhere in the query."""
 
     RULES = """
 - {id: no-phones, match: {path: [/m]}, conditions: [{query: $filter, contains: mobilePhone}], verdict: block}
@@ -746,7 +746,7 @@ class TestAliases:
 
     @pytest.mark.parametrize("value", ["x" * 30_000, "%2525" + "+" * 30_000, "@b," * 10_000])
     def test_a_short_query_stands_for_no_long_ones(self, value: str) -> None:
-        """Each occurrence of the alias may be of moderate size: only the total size is expensive."""
+        """Each single occurrence of the alias may have moderate size: only their total size is expensive."""
         for again in ("&$filter=@a", "&x=@a", "&@b=@a"):
             with pytest.raises(MalformedTarget):
                 canonicalise(f"/m?@a={value}" + again * 400)

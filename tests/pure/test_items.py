@@ -1,4 +1,4 @@
-"""Tests of `items: {keep: …}`, by which a filter keeps some objects of a list and hides the others."""
+"""Tests of `items: {keep: …}`, with which a filter keeps some list objects and removes the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the `$metadata` parser: it gives each declaration, and refuses malformed documents by line."""
+"""Tests of the `$metadata` parser: it reads each declaration, and refuses malformed documents."""
 
 from __future__ import annotations
 

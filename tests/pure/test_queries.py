@@ -42,7 +42,7 @@ def test_a_number_before_it_hides_no_name(hiding: Transforms, query: str) -> Non
 
 
 class TestAllowedPaths:
-    """Tests that a query may name an allowed property with everything inside it, and no other property."""
+    """Tests that a query may name an allowed property and its inner properties, but no other property."""
 
     @pytest.mark.parametrize(
         ("allowed", "query"),
@@ -258,7 +258,7 @@ class TestWordsOfTheLanguage:
 
 
 class TestJson:
-    """Tests of JSON in queries: readers differ in the names that they accept, so all words count."""
+    """Tests of JSON in queries: servers read names differently, so each word counts as a name."""
 
     @pytest.mark.parametrize(
         "json",

@@ -1,6 +1,6 @@
-"""Tests that a scalar of a ruleset or of a case compares in its written form.
+"""Tests that a scalar in a ruleset or test case is compared as the text in which it is written.
 
-A scalar counts as a number if a number is needed.
+If the comparison needs a number, the scalar is read as a number.
 """
 
 from __future__ import annotations

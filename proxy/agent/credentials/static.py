@@ -1,4 +1,4 @@
-"""Provider of the fixed upstream token in the settings, for tests."""
+"""Provider of the fixed upstream token that the settings contain, for tests."""
 
 import math
 

@@ -2,7 +2,7 @@
 
 docs/reference/token-endpoint.md describes the token for developers of applications.
 
-The proxy alone chooses the algorithm and the keys: a token can only name one of the few active keys. The
+Only the proxy chooses the algorithm and the keys: a token can only name one of the proxy's active keys. The
 keeper remembers a checked token and its caller until the token ends, or until rules or keys change. So most
 requests cost one look-up of their token.
 """
@@ -52,15 +52,15 @@ def kid_of(key: bytes) -> str:
 
 
 class UnknownToken(Refusal):
-    """Error because a token identifies no caller.
+    """Error for a token that identifies no caller.
 
-    If a token identifies no caller, the organisation of the request is unknown, so the request has no audit
+    If the token identifies no caller, the organisation of the request is unknown. So the request has no audit
     event.
     """
 
 
 class RefusedToken(Refusal):
-    """A token that this proxy issued and that is no longer valid.
+    """A token that this proxy issued, but that is no longer valid.
 
     `caller` is the caller that the token was issued to.
     """
@@ -73,7 +73,8 @@ class RefusedToken(Refusal):
 class BoundToken(RefusedToken):
     """A token that is valid only over a connection with its client certificate.
 
-    The request is refused unless its connection has the client certificate of the token.
+    The proxy refuses the request unless its connection uses the client certificate to which the token is
+    bound.
     """
 
     def __init__(self, caller: Caller, thumbprint: str, credential_id: str | None) -> None:
@@ -84,7 +85,7 @@ class BoundToken(RefusedToken):
 
 
 class StoppedCaller(Refusal):
-    """A caller whose requests an operator has stopped, even if the token is valid."""
+    """A caller whose requests an emergency stop refuses, even if the token is valid."""
 
     def __init__(self, caller: Caller) -> None:
         super().__init__("emergencyStop", STOPPED, "stopped")
@@ -143,7 +144,8 @@ class TokenKeeper:
     ) -> str:
         """Return a new token for the caller.
 
-        The token names the credential that authenticated the caller, unless the credential is a secret.
+        A token names the credential that its caller used. If this credential is a client secret, the token
+        does not name it.
         """
         issued = int(now)
         settings = self._settings
@@ -168,7 +170,7 @@ class TokenKeeper:
     def lifetime(self, caller: Caller, now: float, credential: Credential | None) -> int:
         """Return the lifetime in seconds of a token that is issued at `now`.
 
-        The token expires no later than the credential that authenticated the client.
+        A token expires no later than the credential with which the client authenticated.
         """
         issued = int(now)
         ends = [issued + self._settings.lifetime_seconds]
@@ -263,7 +265,7 @@ class TokenKeeper:
 
 
 def _parts_of(authorization: bytes) -> re.Match[bytes]:
-    """Return header, payload and signature of a Bearer token."""
+    """Split a Bearer token into header, payload and signature."""
     if len(authorization) > MAX_TOKEN_BYTES:
         raise _unknown("The access token is too long.")
     parts = _BEARER.fullmatch(authorization)

@@ -1,4 +1,4 @@
-"""The response as the client receives it: head, framing, and pieces that are passed on as they arrive."""
+"""The response as the client receives it: head, framing, and body pieces that are sent as they arrive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proxy.server.http1.response_head import ResponseHead
 
 
 class PassThrough(ResponseBody):
-    """Response body that the client receives as it arrives from the upstream.
+    """Response body that the proxy sends to the client while it arrives from the upstream.
 
     `chunked` means that the client receives the body in chunks.
     """
@@ -60,7 +60,10 @@ def send_read(sink: ResponseSink, response: ResponseHead, body: bytes, changed: 
 
 
 def client_head(sink: ResponseSink, response: ResponseHead, length: int, *, changed: bool = False) -> bytes:
-    """Return the response head for the client. `length` is the size of the response body, CHUNKED or KEPT."""
+    """Return the response head for the client.
+
+    `length` is the number of bytes of the response body, CHUNKED or KEPT.
+    """
     status = response.status
     # The length of a body that is absent, but that a filter or a rule would change or read.
     hidden = sink.evaluation.reads_response_body and (

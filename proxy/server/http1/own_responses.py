@@ -45,7 +45,7 @@ def json_response(
 
 
 def id_fields(request_id: str, client_request_id: str | None) -> bytes:
-    """Return the header fields with which Graph identifies a request."""
+    """Return the header fields by which Graph identifies a request, such as its request id."""
     fields = b"request-id: %b\r\n" % request_id.encode("ascii")
     repeated = _repeated(client_request_id)
     if repeated is not None:
@@ -68,7 +68,7 @@ def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> 
 def _repeated(client_request_id: str | None) -> str | None:
     """Return the request id that a client sent, if a response may repeat this id.
 
-    An id that is long, or has other characters than printable ASCII, is left out.
+    Return None for an id that is long, or that has characters other than printable ASCII.
     """
     own = client_request_id
     return own if own and len(own) <= _LONGEST_CLIENT_ID and own.isascii() and own.isprintable() else None
@@ -130,7 +130,7 @@ def _message(refusal: Refusal, contact: str) -> str:
 
 
 def claims_challenge(now: float) -> bytes:
-    """Return the challenge that makes Graph SDKs drop an invalid token and request a new token."""
+    """Return the challenge that makes Graph SDKs discard an invalid token and get a new token."""
     claims = b'{"access_token":{"nbf":{"essential":true,"value":"%d"}}}' % int(now)
     return b'WWW-Authenticate: Bearer realm="", error="insufficient_claims", claims="%b"\r\n' % (
         base64.b64encode(claims)

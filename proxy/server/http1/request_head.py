@@ -1,8 +1,9 @@
-"""Parse a request head and find where the request ends (RFC 9112 §6). Every ambiguous head is refused.
+"""Parse a request head and find where the request ends (RFC 9112 §6).
 
-httptools checks each field (`field_lines`) and the method. This module checks the rest of a head: one
-unambiguous request line, one valid Host, one way to delimit the body, and the fields that belong only to this
-connection (RFC 9110 §7.6.1). The module `request_head` does no input or output.
+The parser refuses every ambiguous head. httptools checks each field (`field_lines`) and the method. This
+module checks the rest of a head: one unambiguous request line, one valid Host, one way to delimit the body,
+and the fields that belong only to this connection (RFC 9110 §7.6.1). The module `request_head` does no input
+or output.
 
 An application sends the same fields with every request, except `client-request-id`. So the proxy parses the
 fields other than `client-request-id` once for each set of field lines, and caches the result. The gain:
@@ -59,8 +60,8 @@ _VARYING: Final = VaryingLines((b"client-request-id",))  # spelled as every SDK 
 class UpstreamForm(NamedTuple):
     """Header fields as the upstream receives them.
 
-    `read` is True if the request accepts only content codings that the proxy can decode. `id_between` means
-    that the value of `client-request-id` belongs between `before` and `after`.
+    `read` is True if the request accepts only content codings that the proxy can decode. `id_between` is True
+    if the value of `client-request-id` belongs between `before` and `after`.
     """
 
     host: bytes
@@ -125,7 +126,7 @@ class RequestFields:
         self.id_pair_at: int | None = None
 
     def is_listed_in_connection(self, field: Field) -> bool:
-        """Return True if Connection lists the field and the proxy does not write this field itself."""
+        """Return True if the Connection field lists the field and the proxy does not set the field itself."""
         return field.kind not in _OF_OUR_OWN and field.name.lower() in self.listed
 
     def stays_here(self, field: Field) -> bool:
@@ -189,8 +190,8 @@ _known_methods: Final[dict[bytes, str]] = {}
 def parse_request_head(head: bytes, last: RequestFields | None = None) -> RequestHead:
     """Parse and check a request head. Raise MalformedHead if the head is not valid.
 
-    `head` ends with the empty line after the header section. `last` has the header fields of the previous
-    request on the connection, which are usually the same as in `head`.
+    `head` ends with the empty line after the header section. `last` contains the header fields of the
+    connection's previous request. Usually `head` has the same fields.
     """
     line = _REQUEST_LINE.match(head)
     if line is None:
@@ -210,11 +211,13 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
 
 
 def _parse_absolute_form(head: bytes) -> RequestHead:
-    """Parse a head whose target is an absolute URL of the proxy (RFC 9112 §3.2.2), as if in origin form.
+    """Parse a head whose target is an absolute URL of the proxy (RFC 9112 §3.2.2).
 
-    The proxy has no list of its own names: the Host field has the name by which the client reached the proxy.
-    A client must send the same host in the Host field as in the target (RFC 9112 §3.2). So a request that
-    names two hosts is ambiguous.
+    The URL's path becomes the target.
+
+    The proxy has no list of its own host names, so the Host field may contain any name of the proxy. A client
+    must send the same host in the Host field and in the request target (RFC 9112 §3.2). So a request whose
+    Host field and target name different hosts is ambiguous.
     """
     line, _, section = head.partition(b"\r\n")
     absolute = absolute_form(line)
@@ -268,7 +271,7 @@ def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestF
 
 
 def _evaluated_method(method: bytes) -> str:
-    """Return the request method that rules evaluate.
+    """Return the method of the request that rules evaluate.
 
     The parser, httptools, has rejected methods that do not exist.
     """
@@ -376,8 +379,8 @@ def _fault_of_host(host: bytes) -> str:
 def _body_length(length: bytes | None, coding: bytes | None, *, http10: bool) -> int:
     """Return the length of a request body (RFC 9112 §6.3).
 
-    A head with both Content-Length and Transfer-Encoding, or with a transfer coding other than chunked, is
-    refused and not interpreted.
+    The parser refuses a head with both Content-Length and Transfer-Encoding, or with a transfer coding other
+    than chunked.
     """
     if coding is not None:
         if length is not None:

@@ -36,7 +36,9 @@ _BROKEN: Final = ResponseState.BROKEN
 
 
 class BrokenResponse(Exception):
-    """An upstream response that cannot be parsed. `message` is a sentence for the application.
+    """An upstream response that cannot be parsed.
+
+    `message` is a sentence for the developer of the application.
 
     `head_too_large` means that the head exceeds its size limit.
     """
@@ -50,8 +52,9 @@ class BrokenResponse(Exception):
 class ResponseReader:
     """Reader of the responses of one connection, one after another.
 
-    Call `expect` if a response is due. Until the final head is parsed, pass bytes to `feed` and get heads
-    from `next_head`; informational heads come first. After the final head, pass bytes to `read_body`.
+    If a response to a request is due, call `expect`. Pass bytes to `feed` and get heads from `next_head`
+    until the final head is parsed. Informational heads come before the final head. After the final response
+    head, pass the received bytes to `read_body`.
     """
 
     __slots__ = (
@@ -82,11 +85,11 @@ class ResponseReader:
 
     @property
     def is_untouched(self) -> bool:
-        """True if a response is due and no byte has arrived, not even of an informational response."""
+        """True if a response is due and the upstream has not sent its first byte."""
         return self.state is _AWAITED and self._informational == 0
 
     def expect(self, *, to_head_request: bool) -> None:
-        """Expect the response to the next request.
+        """Expect a response to the next request on this connection.
 
         A response to a HEAD request has no body, no matter what its head says.
         """
@@ -102,7 +105,8 @@ class ResponseReader:
     def next_head(self) -> ResponseHead | None:
         """Return the next response head of the connection.
 
-        Return None if the head is incomplete. Raise BrokenResponse if the response head is malformed.
+        Return None if the response head is incomplete. Raise BrokenResponse if the response head is
+        malformed.
 
         After an informational head, another head follows. After a final head, the body follows.
         """
@@ -133,9 +137,9 @@ class ResponseReader:
         return head
 
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the body content in `data` and in earlier bytes, and True if the response has ended.
+        """Return the body bytes in `data` and in earlier input. Also return True if the response has ended.
 
-        The earlier bytes are those that `feed` received and left over.
+        The body continues bytes that `feed` received after the head and did not use.
 
         Raise BrokenResponse if the body is malformed.
         """
@@ -156,10 +160,10 @@ class ResponseReader:
         return content, ended
 
     def end_of_input(self, *, orderly: bool) -> bool:
-        """Return True if the end of the connection is the end of the response.
+        """Return True if the response ends when the upstream closes the connection.
 
-        `orderly` means that the upstream itself ended the connection. If `orderly` is false, a third party
-        may have cut the connection (RFC 9112 §9.8).
+        `orderly` is True if the upstream itself ended the connection. If `orderly` is false, an attacker may
+        have closed the connection (RFC 9112 §9.8).
         """
         whole = self.state is _BODY and self._body.remaining == UNTIL_CLOSE and orderly
         self.state = _ENDED if whole else _BROKEN

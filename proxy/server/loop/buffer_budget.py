@@ -1,10 +1,11 @@
 """Limit the number of bytes that one worker buffers for all of its clients.
 
-The budget counts bodies and responses that must be read completely, and output that clients have not read.
+The budget counts bodies and responses that the worker must read completely, and output that clients have not
+read yet.
 
-If the budget is exhausted, a request that needs more is refused at once. The connection of the client that
-has read slowly for the longest time is aborted. So the memory of a worker does not grow with the number of
-its clients.
+If the budget is used up, the worker refuses a request that needs more memory. The worker closes the
+connection of the client that has been reading slowly for the longest time. So the memory of a worker does not
+grow with the number of its clients.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class BufferBudget:
     def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
         """Count `size` bytes that wait to be sent to the slow client `reader`.
 
-        Return the number of slow clients that this call disconnected.
+        Return how many slow clients this call has disconnected.
         """
         self.forget(reader)
         self._slow[reader] = (size, cut)
@@ -57,6 +58,6 @@ class BufferBudget:
         return cuts
 
     def forget(self, reader: object) -> None:
-        """Stop counting `reader`, because it has read everything or is gone."""
+        """Stop counting the unread bytes of `reader`, because it has read them or has disconnected."""
         size, _ = self._slow.pop(reader, (0, None))
         self.unsent -= size

@@ -1,7 +1,7 @@
 """Verify a client secret (RFC 6749 §2.3.1).
 
-The secret is compared with its argon2 hash off the event loop. A correct secret is remembered as a keyed
-digest, so that frequent requests of one application cost little.
+A worker thread compares the secret with its argon2 hash, so that the event loop is not blocked. The proxy
+caches a correct secret as a keyed digest, so that frequent requests of one application cost little.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOBODYS_HASH: Final = (
 def prove_by_secret(request: TokenRequest, client_id: str, secret: str) -> None:
     """Respond at once if the client's secret was found correct before.
 
-    Respond to other secrets after the argon2 comparison.
+    Respond to an unknown or wrong secret after the argon2 comparison.
     """
     context = request.context
     caller = context.rulebook.callers.get(client_id)
@@ -113,7 +113,9 @@ def _refuse(request: TokenRequest) -> None:
 
 
 def _matching(hashes: tuple[str, ...], secret: str) -> str | None:
-    """Return the hash in `hashes` that matches `secret`. Return None if no hash matches.
+    """Return the hash in `hashes` that matches `secret`.
+
+    Return None if the secret matches none of the hashes.
 
     Run this function in a thread: argon2 takes tens of milliseconds by design and releases the interpreter
     lock.
