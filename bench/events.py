@@ -1,4 +1,4 @@
-"""Generate many audit events: the events of a tenant's proxies in a busy month, equal in every run."""
+"""Generate many audit events: a busy month of one tenant's proxies. Every run generates equal events."""
 
 import random
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _EVENT: Final = (
 def bodies(
     count: int, *, first: int = 0, proxy: str = "proxy-1", start_ms: int = START_MS, every_ms: float = 0.5
 ) -> Iterator[bytes]:
-    """Yield the events as a proxy writes them, one event every `every_ms`, with `seq` from `first` + 1."""
+    """Yield events as a proxy writes them: one event every `every_ms`, numbered from `first` + 1."""
     rng = random.Random(f"{proxy} {first}")
     for number in range(first, first + count):
         yield _body(number, proxy, start_ms + int(number * every_ms), rng.getrandbits(96))

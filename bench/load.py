@@ -1,4 +1,4 @@
-"""Closed-loop load of the jobs: wrk if it is installed, otherwise our own client."""
+"""Closed-loop load for benchmark jobs: wrk if it is installed, otherwise the project's load client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUEST_ID: Final = b"0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f"
 
 
 class LoadFailed(Exception):
-    """Error because the load did not get the expected responses."""
+    """Error because the load generator did not get the expected responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _result(out: str, err: str) -> Load:
 def request_loader(
     run: Path, token: str, path: str, *, tls: bool = False, client: Client = best_client
 ) -> Loader:
-    """Return a load generator that requests this path repeatedly."""
+    """Return a load generator that requests `path` repeatedly."""
     file = run / ("list.head" if path == LIST_PATH else "one.head")
     file.write_bytes(head(path, token))
     return Loader(file, tls=tls, client=client)

@@ -1,7 +1,7 @@
-"""Load client for machines without wrk: connections that each send a request after each response.
+"""Load client for machines without wrk: each connection sends its next request after each response.
 
 The load client's arguments are an address, the number of connections, the duration in seconds, and the head
-file. The client prints the same result line as requests.lua.
+file. The load client prints a result line in the same format as requests.lua.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LENGTH: Final = re.compile(rb"(?i)\r\nContent-Length: *([0-9]+)\r\n")
 
 
 def requests(head: bytes) -> Iterator[bytes]:
-    """Yield the request head repeatedly, with its variable parts filled in."""
+    """Yield the request head again and again, each time with new values in its variable parts."""
     numbers = random.Random(1)
     for sequence in itertools.count():
         own = b"%08x-2b1b-4c1e-8d5e-%012x" % (numbers.randrange(1 << 31), sequence)

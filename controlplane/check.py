@@ -1,4 +1,4 @@
-"""Checks of `--check` beyond the settings file: certificates, the master key and directories."""
+"""Checks of `--check` in addition to the settings file: certificates, master key and directories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 def problems_of(settings: Settings) -> list[str]:
     """Return a line for each problem that would prevent a start of the control plane.
 
-    The checks make no file and open no connection.
+    The checks create no file and open no connection.
     """
     return [*_certificates(settings), *_master_key(settings), *_directories(settings)]
 

@@ -1,6 +1,6 @@
-"""URL of a PostgreSQL database: its validation, and the parts of the URL that may be shown.
+"""URL of a PostgreSQL database: check of the URL, and the parts of the URL that messages may show.
 
-A database URL is split only if it is well-formed to its last character. So no message can show a part of a
+The parts of a database URL are read only if the whole URL is well-formed. So no message can show a part of a
 password as the host or the database name.
 """
 
@@ -32,9 +32,10 @@ _WITH_TLS: Final = ("require", "verify-ca", "verify-full")
 
 
 def valid_database_url(text: str) -> str:
-    """Check a database URL, and return it unchanged.
+    """Check that a database URL is well-formed, and return the URL unchanged.
 
-    Raise ValueError if the URL is not well-formed. The error text has no part of the URL.
+    Raise ValueError if the URL is not well-formed. The text of the ValueError contains no part of the
+    database URL.
     """
     if not text.startswith(SCHEMES):
         raise ValueError("the URL must begin with postgresql://")
@@ -55,7 +56,7 @@ def address_of(url: str) -> str:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Yield the texts that must not be shown: the URL, and its password in encoded and decoded form."""
+    """Yield secret texts: the database URL, and the URL's password in encoded and decoded form."""
     parts = _parts(url)
     yield url
     for password in (parts["password"], _parameters(parts).get("password")):
@@ -65,7 +66,7 @@ def secrets_of_url(url: str) -> Iterator[str]:
 
 
 def is_authority_unknown(reason: str) -> bool:
-    """Return True if the host lacks the certificate authority that signed the server's certificate."""
+    """Return True if this host lacks the authority that signed the database server's TLS certificate."""
     return "root certificate file" in reason or "certificate verify failed" in reason
 
 
@@ -74,7 +75,7 @@ def has_password(url: str) -> bool:
 
 
 def is_exposed(url: str) -> bool:
-    """Return True if the database is on another host and its connections may be without TLS."""
+    """Return True if the database is on another host and its connections may be unencrypted (without TLS)."""
     parts = _parts(url)
     if _parameters(parts).get("sslmode") in _WITH_TLS:
         return False
@@ -102,7 +103,7 @@ def _hosts(parts: dict[str, str]) -> list[str]:
 
 
 def _is_local(host: str) -> bool:
-    """Return True if the database host is this machine: a directory with a socket, or a local address."""
+    """Return True if the database runs on this machine: a socket directory, or a local address."""
     name = unquote(host)
     if name.startswith("["):
         name = name[1:].partition("]")[0]

@@ -2,7 +2,7 @@
 
 A proxy that enrols with a token has no keys yet, so its enrolment request is not signed. An enrolment request
 without an enrolment token is signed like a request to the agent API. The response to a signed enrolment
-request has new keys for the proxy that signed the request.
+request contains new keys for the proxy that signed it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """New keys of a proxy: the clear text for the proxy, and the sealed form for the store."""
+    """New keys of a proxy: the plain keys, sent to the proxy, and the encrypted keys, kept in the store."""
 
     api_key: str
     hmac_secret: str
@@ -129,7 +129,7 @@ class EnrolmentApi:
         return json_response(_response_of(outcome, keys), status=201)
 
     async def _refusal(self, why: EnrolmentRefusal, token: EnrolmentToken, enrolment: Enrolment) -> Refused:
-        """Write a refusal to the operator log under the name of its enrolment token, and return the error."""
+        """Write a refused enrolment to the operator log, under the token's name, and return the error."""
         line = NewLogLine(f"enrolment:{token.name}", enrolment.address, "proxy.enrol", enrolment.request)
         await self._note_refusal(line, token.org_ids)
         return _refused(why)
@@ -145,9 +145,9 @@ class EnrolmentApi:
             )
 
     async def _count_failure(self, address: str) -> None:
-        """Raise Refused if enrolments from this address failed too often.
+        """Raise Refused if too many enrolments from the client's address failed.
 
-        The count of failed enrolments never delays a valid token.
+        Failed enrolments never delay an enrolment with a valid token.
         """
         wait = await self._attempts.begin(None, f"enrolment from {network_of(address)}")
         if wait:
@@ -234,7 +234,10 @@ def _uuid(member: str, text: str) -> str:
 
 
 def _known_version(asked: EnrolRequest) -> EnrolRequest:
-    """Return the enrolment request for the operator log, with the proxy's version limited to known forms."""
+    """Return the enrolment request for the operator log.
+
+    The version in the request is made printable and short.
+    """
     version = asked.version if asked.version.isprintable() else ""
     return msgspec.structs.replace(asked, version=version[:_LONGEST_VERSION])
 

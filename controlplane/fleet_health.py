@@ -1,9 +1,10 @@
 """Assess a proxy's health from the age of its last heartbeat and the losses in its audit trail.
 
-`failed`: the proxy does not work, or it sends no heartbeats. `degraded`: the proxy works, but something is
-late, doubtful or lost, and an operator has to examine it. Lost events affect the health of a proxy until an
-operator acknowledges the loss. `ended`: the proxy stopped cleanly, reported that nothing is left to deliver,
-and has sent nothing since. The code of this module does no I/O itself.
+The health `failed` means that the proxy does not work, or that it sends no heartbeats. The health `degraded`
+means that the proxy works, but an operator has to examine something late, doubtful or lost. If a proxy loses
+events, its health stays affected until an operator acknowledges the loss. The health `ended` means that the
+proxy stopped cleanly, had nothing left to deliver, and has sent nothing since. The code of this module does
+no I/O itself.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SECOND_MS: Final = 1000
 class Facts:
     """Facts about one proxy from which its health is assessed.
 
-    Ages are measured from the time when the proxy's last heartbeat arrived.
+    Ages are measured from the arrival of the proxy's last heartbeat.
     """
 
     interval_ms: int
@@ -72,7 +73,7 @@ class Assessment:
 
 
 def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbeat) -> Facts:
-    """Return the facts that a heartbeat alone gives about a proxy."""
+    """Return the facts about a proxy that come from its heartbeat alone."""
     return Facts(
         interval_ms,
         heard_ms=heard_ms,
@@ -85,7 +86,7 @@ def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbe
 
 
 def said_by(interval_ms: int, skew_ms: int | None, said: Heartbeat) -> Said:
-    """Return the parts of a heartbeat that the store keeps for lists and counts of proxies."""
+    """Return the values of a heartbeat that the store keeps for lists and counts of proxies."""
     health: Health = "ended" if said.is_last else assess(0, facts_of(interval_ms, 0, skew_ms, said)).health
     # A heartbeat just arrived, so the proxy is not silent.
     assert health in ("ok", "degraded", "failed", "ended")
@@ -123,7 +124,7 @@ def _worst(found: list[tuple[Health, str]], presence: Presence) -> Assessment:
 
 
 def presence_of(now_ms: int, facts: Facts) -> Presence:
-    """Return whether a proxy sends heartbeats, stopped cleanly, or is lost."""
+    """Return whether a proxy sends heartbeats, has stopped cleanly, or is lost without a clean stop."""
     if facts.heard_ms is None:
         return "lost"
     if has_ended(facts.heard_ms, facts.last_seen_ms, is_last=facts.is_last):
@@ -132,9 +133,9 @@ def presence_of(now_ms: int, facts: Facts) -> Presence:
 
 
 def has_ended(heard_ms: int, last_seen_ms: int | None, *, is_last: bool) -> bool:
-    """Return True if the proxy sent no message after a heartbeat that reported a clean stop.
+    """Return True if the last message of the proxy is a heartbeat that reported a clean stop.
 
-    For a deleted proxy, only the times of its heartbeats are known.
+    For a deleted proxy, the store keeps only the times of its heartbeats.
     """
     return is_last and last_seen_ms in (heard_ms, None)
 
@@ -176,7 +177,7 @@ def _measured(facts: Facts) -> Iterator[tuple[Health, str]]:
 def _lost(facts: Facts) -> Iterator[tuple[Health, str]]:
     """Yield the losses that no operator has acknowledged, for the events of one proxy.
 
-    A proxy that lost events can still work.
+    A proxy that has lost events can still work.
     """
     missing, repeated, implausible = facts.losses
     if missing:
@@ -196,10 +197,10 @@ def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
     """Return the least time by which the sender's clock is ahead of this host's clock; negative if behind.
 
-    A timestamp in whole seconds stands for any instant of that second, and the sender wrote it just before
-    the message arrived. So a clock difference counts as 0 if it may come only from the rounding to whole
-    seconds. If two clocks certainly differ, the smallest possible difference is returned. A message needs
-    time in transit, so the sender's clock looks further behind than it is.
+    A timestamp in whole seconds can mean any moment of that second. The sender wrote it just before the
+    message arrived. So a clock difference counts as 0 if it may come only from the rounding to whole seconds.
+    If two clocks certainly differ, the smallest possible difference is returned. A message needs time to
+    arrive. So the sender's clock looks further behind than it really is.
     """
     ahead_ms = timestamp * _SECOND_MS - arrived_ms
     behind_ms = ahead_ms + _SECOND_MS
@@ -211,7 +212,7 @@ def direction(skew_ms: int) -> str:
 
 
 def duration(ms: int) -> str:
-    """Return a duration for a person: 45 s, 12 min, 3 h, 5 d."""
+    """Return a duration as text for people, such as 45 s, 12 min, 3 h or 5 d."""
     seconds = ms / _SECOND_MS
     for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
         if seconds < limit:

@@ -9,7 +9,7 @@ from proxy.process import log
 
 
 class _BadRequestIsNoFault(logging.Filter):
-    """Filter that turns aiohttp's tracebacks about malformed HTTP into one debug line."""
+    """Filter that replaces aiohttp's tracebacks about malformed HTTP requests with one debug line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         from aiohttp.http_exceptions import HttpProcessingError

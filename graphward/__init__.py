@@ -1,1 +1,4 @@
-"""Commands that an installation of Graphward provides. The commands start the proxy and the control plane."""
+"""Commands that an installation of Graphward provides.
+
+The installed commands start the proxy and the control plane.
+"""

@@ -1,8 +1,8 @@
-"""Write files in this release's formats, which later releases must open, by `python -m tests.formats`.
+"""Write files in the formats of this release, which later releases must still be able to open.
 
 Run `python -m tests.formats` once for each release that changes a format. The program writes its files to a
-new directory. The module test_formats.py opens the directories of all releases. The written files have no
-secrets: their keys and hashes belong to no other system.
+new directory. The module test_formats.py opens the directories of all releases. The written files contain no
+real secrets: no other system uses their keys and hashes.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _audit(retention: Path) -> None:
-    """Write an audit directory as after a kill: journal and state with a batch in flight, and a spool."""
+    """Write an audit directory as a killed agent leaves it: spool, journal, state, and a batch in flight."""
     spool = SpoolWriter(
         retention,
         segment_bytes=MIN_SEGMENT_BYTES,
@@ -130,7 +130,7 @@ def _snapshot(path: Path) -> None:
 
 
 async def _store(scratch: Path, made: Path) -> dict[str, Any]:
-    """Write the database of a running control plane, and the credentials of its proxies and applications."""
+    """Write the database of a control plane that has run, and credentials of proxies and applications."""
     config = write_settings(scratch)
     rules = scratch / "rules.yaml"
     rules.write_text(RULESET.format(name="rules"), "utf-8")

@@ -128,7 +128,7 @@ class Gate:
         return known
 
     async def is_still(self, request: web.Request, actor: Actor) -> bool:
-        """Return True if the request still identifies the same actor with the same roles."""
+        """Return True if a second look-up of the caller finds the same actor with the same roles."""
         return (await self._caller(request)).actor == actor
 
     async def _caller(self, request: web.Request) -> _Caller:
@@ -301,14 +301,17 @@ class Gate:
         return actor
 
     async def sign_out(self, request: web.Request, response: web.StreamResponse) -> None:
-        """End the session in the browser and in the store."""
+        """Delete the session from the store, and delete the session cookie in the browser."""
         caller = await self.caller(request)
         if caller.session_id is not None and caller.actor is not None:
             await self.context.store.remove_session(digest(caller.session_id))
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self.secure, samesite="Lax")
 
     async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
-        """Return the local operators with one of these names. An identity provider has verified the names."""
+        """Return the local operators whose name is in `names`.
+
+        An identity provider has already verified the `names`.
+        """
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
         return list(found.values())
 
@@ -327,7 +330,7 @@ class Gate:
         await self._attempts.forgive(name, _address(request))
 
     async def _named(self, name: str) -> Operator | None:
-        """Return the local operator with exactly this name, ignoring letter case.
+        """Return the local operator that has this name, if letter case is ignored.
 
         Operator ids are not accepted as names, because at an identity provider a person may have such an id
         as a name.
@@ -339,9 +342,9 @@ class Gate:
 
     @contextmanager
     def _place_among_hashes(self) -> Iterator[None]:
-        """Refuse a sign-in before it is counted if too many password hashes wait to be computed.
+        """If too many password hashes wait to be computed, refuse a sign-in before the attempt is counted.
 
-        If refused sign-in attempts were counted too, they would push other failed attempts out of the limited
+        Refused attempts are not counted, because they would push other failed attempts out of the limited
         count.
         """
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
@@ -385,7 +388,7 @@ class Gate:
     async def close(self, _: web.Application) -> None:
         """Wait until all failed sign-ins are written to the operator log.
 
-        Call this function when the server no longer accepts requests.
+        Call this method when the server no longer accepts requests.
         """
         await asyncio.gather(*self._recording, return_exceptions=True)
 
@@ -421,7 +424,7 @@ async def actor_of(request: web.Request) -> Actor:
 async def csrf_token(request: web.Request) -> str:
     """Return the CSRF token of the caller's session, or an empty text without a session.
 
-    Each request of the session that makes a change sends the CSRF token in the header or the form field.
+    Each request that makes a change in a session must send the CSRF token in the header or in the form.
     """
     session_id = (await request.app[GATE].caller(request)).session_id
     return "" if session_id is None else masked_token(session_id)
@@ -445,7 +448,9 @@ async def gate_keeper(
 
 
 def _parts(kind: bytes, body: bytes) -> dict[str, str]:
-    """Return the fields of a multipart form. Raise ValueError if a field has no name, or is not UTF-8.
+    """Return the fields of a multipart form.
+
+    Raise ValueError if the form has a field without a name, or if the form is not UTF-8.
 
     In an uploaded file, bytes that are not UTF-8 are replaced, so that the console page can show the mistake.
     """
@@ -490,7 +495,7 @@ def _is_named(request: web.Request, hosts: Collection[str]) -> bool:
 
 
 def _is_same_origin(request: web.Request) -> bool:
-    """Return True if the request came from this site, by headers that no web page can forge.
+    """Return True if header fields that no web page can forge show that the request came from this site.
 
     Browsers send them. A program that is not a browser sends neither `Sec-Fetch-Site` nor `Origin`.
     """

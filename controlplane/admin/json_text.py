@@ -1,4 +1,4 @@
-"""Read JSON bodies of the admin API with errors that name the wrong member, and write JSON responses."""
+"""Read JSON bodies of the admin API, with errors that name the wrong member. Write JSON responses."""
 
 from __future__ import annotations
 

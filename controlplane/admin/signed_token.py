@@ -1,4 +1,4 @@
-"""Signed tokens of an identity provider: find the key that verifies a token, and check its claims.
+"""Signed tokens of an identity provider: find the key that can verify a token, and check the token's claims.
 
 The checks follow OpenID Connect Core sections 3.1.3.7 (ID token) and 5.3.2 (signed userinfo).
 """
@@ -31,7 +31,10 @@ _ALSO_NAMED: Final = {"https://accounts.google.com": "accounts.google.com"}
 
 
 def header_of(token: str, what: str) -> Mapping[str, Any]:
-    """Return the unverified header of a signed token. `what` is the name of the token in error messages."""
+    """Return the unverified header of a signed token.
+
+    `what` is the name of the token in the error messages.
+    """
     if token.count(".") == 4:
         raise _refused(f"{what} is encrypted (JWE): have the provider send it signed and not encrypted")
     try:
@@ -50,10 +53,10 @@ def header_of(token: str, what: str) -> Mapping[str, Any]:
 def fitting_key(
     header: Mapping[str, Any], published: Sequence[Mapping[str, Any]], what: str
 ) -> jwt.PyJWK | None:
-    """Return the published key that the token names, or None if the provider's key set does not contain it.
+    """Return the published key with the token's key ID and algorithm, or None if no key fits.
 
-    If the key is missing, a newer key set of the provider may contain it. A provider with a single key may
-    omit the key ID, in the token and in its key set (OpenID Connect Core section 10.1).
+    If no key fits, a newer key set of the provider may contain a fitting key. A provider with a single key
+    may omit the key ID, in the token and in its key set (OpenID Connect Core section 10.1).
     """
     fitting = [each for each in published if _fits(each, header)]
     named = [each for each in fitting if each.get("kid") == header.get("kid")]
@@ -82,9 +85,9 @@ def _fits(key: Mapping[str, Any], header: Mapping[str, Any]) -> bool:
 
 
 def verified(token: str, key: jwt.PyJWK, algorithm: str, what: str) -> Mapping[str, Any]:
-    """Return the claims of a token after checking its signature.
+    """Return the claims of a token after a check of the token's signature.
 
-    `check_id_token` and `check_parties` check the claims.
+    The claims themselves are checked later, by `check_id_token` and `check_parties`.
     """
     unchecked = {f"verify_{name}": False for name in ("exp", "iat", "nbf", "aud", "iss", "sub", "jti")}
     try:
@@ -112,7 +115,7 @@ def check_id_token(claims: Mapping[str, Any], *, issuer: str, client_id: str, no
 
 
 def check_parties(claims: Mapping[str, Any], *, issuer: str, client_id: str, what: str) -> None:
-    """Check the claims `iss` and `aud` if the token has them."""
+    """Check the token's claims `iss` and `aud`, if the token has these claims."""
     if "iss" in claims and not is_same_issuer(claims["iss"], issuer):
         raise _refused(f"{what} is from the issuer {said(claims['iss'])}, not from {said(issuer)}")
     audience = claims.get("aud", client_id)

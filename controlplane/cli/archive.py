@@ -104,7 +104,7 @@ def verify_archive(
 ) -> None:
     """Verify that no archived event was changed, inserted, reordered or removed.
 
-    The command needs no store.
+    The command `audit verify-archive` does not read the store.
     """
     cli: Cli = ctx.obj
     if (directory is None) == (sink is None):
@@ -223,7 +223,7 @@ def _result(verdict: ArchiveVerdict) -> str:
 
 
 def _sentence(verdict: ArchiveVerdict) -> str:
-    """Return the statement that the verification result of an archive supports."""
+    """Return the sentence that describes the verification result of an archive."""
     org = verdict.org_id
     if verdict.fault is not None:
         return f"{org}: NOT VERIFIED. The first fault is below."

@@ -1,4 +1,4 @@
-"""Commands of `proxy` (or `proxies`), which manage proxy instances, and of `proxy enrol-token`."""
+"""Commands of `proxy` (alias `proxies`), which manage proxy instances and enrolment tokens."""
 
 from __future__ import annotations
 
@@ -237,8 +237,8 @@ def grant(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) ->
 def revoke(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
     """Remove an organisation from the organisations that a proxy serves.
 
-    The control plane refuses the organisation's events from the proxy at once. At the next sync, the proxy
-    drops the rules of the removed organisation.
+    From now on, the control plane refuses events of the removed organisation from this proxy. At the next
+    sync, the proxy drops the rules of the removed organisation.
     """
     from controlplane.operations import proxies
 
@@ -321,7 +321,7 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
 def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts about a proxy in words for people.
 
-    Long lists in the facts are drawn as small charts or replaced by a count. Only the output with `--json`
+    Long lists in the facts are drawn as small charts or replaced by a count. Only the output of `--json`
     contains all items of long lists.
     """
     rates = [each.requests_per_second for each in proxy.windows]
@@ -362,7 +362,7 @@ def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _keys(proxy: ProxyDetails) -> str:
-    """Return when a proxy's keys were made, when old keys end, and when the proxy renews its keys."""
+    """Return when a proxy's keys were made, when its old keys expire, and when it renews its keys."""
     made = "at an unknown time" if proxy.keys_made_at is None else clock().whole(proxy.keys_made_at)
     said = [f"made {made}"]
     if proxy.renewed_keys_are_unused:
@@ -415,7 +415,7 @@ def _enforced(ruleset: EnforcedFacts) -> str:
 
 
 def _sequence(sequence: SequenceFacts, clock: Clock) -> str:
-    """Return one line about the events of one organisation that arrived from a proxy."""
+    """Return one line about the events of one organisation that the control plane received from a proxy."""
     losses = (
         ("missing", sequence.missing_count, None),
         ("with a reused number", sequence.repeated_count, sequence.repeated_at),

@@ -1,4 +1,4 @@
-"""Wait until proxies enforce a ruleset version, for `proxy wait` and `ruleset apply --wait`."""
+"""Wait until proxies enforce a ruleset version. `proxy wait` and `ruleset apply --wait` use this module."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Waited:
 def wait_for(
     cli: Cli, ruleset: str, version: int | None, org: str | None, *, timeout: float, with_lost: bool = False
 ) -> Waited:
-    """Wait until no proxy enforces an outdated version, or until the time limit.
+    """Wait until no proxy enforces an outdated ruleset version, or until the time limit.
 
-    If the control plane becomes unreachable during the wait, the request is repeated. If the first request of
-    the wait fails, the command fails.
+    If a later request of the command fails during the wait, the command repeats the request. If the first
+    request of the command fails, the command fails.
     """
     from controlplane.operations import fleet
 
@@ -146,7 +146,7 @@ def _for(seconds: float) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show a progress line that changes, on a terminal only."""
+    """Show a progress line, which each change overwrites. Without a terminal, show nothing."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return

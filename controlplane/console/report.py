@@ -1,4 +1,4 @@
-"""Pages at /audit/report: an audit report, to read in the console and to download as signed files."""
+"""Console pages at /audit/report: an audit report, shown in the console or downloaded as signed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure functions that describe the effect of publishing a draft, from a replay of recorded requests."""
+"""Pure functions that describe the effect of a draft, from a replay of recorded requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_NAMED: Final = 12  # properties named in a sentence
 
 @dataclass(frozen=True, slots=True)
 class AppCount:
-    """Number of requests of one application that change in one way."""
+    """An application, and the number of its requests that one kind of change affects."""
 
     app: str
     count: int
@@ -44,7 +44,7 @@ def statements(replayed: Replayed) -> tuple[Statement, ...]:
 
 
 def basis(replayed: Replayed) -> tuple[str, ...]:
-    """Return the basis of the effects in sentences: the period, the number of events, and gaps."""
+    """Return sentences about the data behind the effects: the period, the number of events, and gaps."""
     whose = f"of {', '.join(replayed.apps)}" if replayed.apps else "of every app"
     asked = replayed.events - replayed.unasked
     period = f"from {_minute(replayed.from_)} to {_minute(replayed.to)} UTC"
@@ -105,7 +105,7 @@ def _statement(change: str, groups: Sequence[ChangeFacts]) -> Statement:
 
 
 def _properties(groups: Iterable[ChangeFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the properties that become visible and the properties that disappear, over all groups."""
+    """Return the properties that become visible and the properties that become hidden, over all groups."""
     shown: dict[str, None] = {}
     gone: dict[str, None] = {}
     for group in groups:
@@ -122,7 +122,7 @@ def _filter(outcome: OutcomeFacts) -> Named | None:
 
 
 def _hidden_only(one: Named, other: Named) -> list[str]:
-    """Return the properties that the filter `one` removes and the filter `other` keeps."""
+    """Return the properties that the filter `one` removes but the filter `other` does not remove."""
     hidden = [each for each in one.stripped if each not in other.stripped]
     if other.allowed is not None:
         hidden = [each for each in hidden if each in other.allowed]

@@ -17,9 +17,9 @@ _SECONDS: Final = 5.0
 
 
 def egress(settings: Settings) -> list[Finding]:
-    """Request a tunnel to each host that is reached through the egress proxy.
+    """Open a tunnel to each host that the settings reach through the egress proxy.
 
-    Send no data through the tunnel.
+    The check sends no data through the tunnel.
     """
     return asyncio.run(_looked(settings))
 

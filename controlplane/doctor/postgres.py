@@ -52,7 +52,7 @@ def postgres(settings: StoreSettings) -> list[Finding]:
 
 
 def remedy(reason: str, key: str) -> str:
-    """Return the remedy for a connection error of the database whose URL is in the setting `key`."""
+    """Return the remedy for an error in connecting to the database, whose URL is in the setting `key`."""
     given = f"{key} (or {key.rpartition('.')[2]}File)"
     if is_authority_unknown(reason):
         return NAME_AUTHORITY.format(given)
@@ -87,7 +87,7 @@ def _schema(connection: Connection) -> Iterator[Finding]:
 
 
 def _durability(connection: Connection) -> Iterator[Finding]:
-    """Check that the server does not report a commit before the commit is on disk.
+    """Check that the database server reports a commit only after the commit is on disk.
 
     The control plane acknowledges a batch only after the server has reported the batch's commit.
     """

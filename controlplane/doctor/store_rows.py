@@ -1,4 +1,4 @@
-"""Open the store, in SQLite or PostgreSQL, read-only for a check, with time limits."""
+"""Open the store (SQLite or PostgreSQL) read-only for a check, with time limits for its queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controlplane.store.sqlite_connection import SqliteConnection
 
 
 class Unreadable(Exception):
-    """Error because the store can't be read, with the reason as text."""
+    """Error because the store can't be read; its text is the reason."""
 
 
 @contextmanager

@@ -28,7 +28,7 @@ _NONE: Final = 0  # no type; a reference to a type is its row number plus 1
 def encode(schema: Schema) -> bytes:
     """Return a parsed schema in the flat form.
 
-    The flat form does not depend on the order of declarations in the document.
+    The flat form of a schema does not depend on the order of declarations in the schema's document.
     """
     return _Writer(schema).write()
 

@@ -1,4 +1,4 @@
-"""Conditions that operators need to see: gaps in the audit trail, credentials that end soon, late sinks."""
+"""Conditions that operators need to see: gaps in the audit trail, expiring credentials, late sinks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LAG_MS: Final = 15 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A problem that lasts, such as a credential that ends soon.
+    """A problem that continues until someone solves it, such as a credential that expires soon.
 
-    `key` identifies the condition, and stays the same until the condition ends.
+    `key` identifies the problem, and stays the same until the problem ends.
     """
 
     key: str

@@ -27,7 +27,7 @@ _REFUSED_FOR_GOOD: Final = frozenset({400, 405, 406, 413, 415, 422})
 
 
 class Webhook:
-    """Sends notices to the address of one webhook."""
+    """Delivery of notices to the address of one webhook."""
 
     def __init__(self, settings: WebhookSettings, egress: Egress, clock: Clock, source: str) -> None:
         self._url = settings.url
@@ -40,9 +40,10 @@ class Webhook:
         self._timeout = aiohttp.ClientTimeout(total=settings.timeout_seconds, sock_connect=10)
 
     async def send(self, notice: Notice) -> None:
-        """Send the notice, and return when the receiver has accepted it.
+        """Send the notice, and return after the receiver has accepted the notice.
 
-        Raise SinkUnavailable if the receiver fails, or SinkRefused if it rejects the notice.
+        Raise SinkUnavailable if the webhook's receiver fails, or SinkRefused if the receiver rejects the
+        notice.
         """
         body = self._form.body(notice, self._source)
         headers = {"Content-Type": self._form.media_type, **self._signed(notice.notice_id, body)}
@@ -59,9 +60,10 @@ class Webhook:
         raise SinkUnavailable(said(status, received, text, self._secrets), retry_after(received))
 
     async def test(self) -> str:
-        """Send a notice that is marked as a test.
+        """Send a test notice, which is marked as a test.
 
-        Raise SinkUnavailable if the receiver fails, or SinkRefused if it rejects the test notice.
+        Raise SinkUnavailable if the webhook's receiver fails, or SinkRefused if the receiver rejects the test
+        notice.
         """
         await self.send(test_notice(self._clock.wall_ms()))
         return "the receiver accepted a test notice"

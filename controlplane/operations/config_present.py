@@ -1,4 +1,4 @@
-"""Current state of the things that a configuration directory names and that the actor may see."""
+"""Current state of the objects in a configuration directory that the actor may see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_PROPOSALS = 1000  # open proposals of an organisation
 
 
 async def present_state(context: OperationContext, actor: Actor, org_names: frozenset[str]) -> Present:
-    """Read the organisations with these names, and all proxies and operators."""
+    """Read the organisations with the given names, and all proxies and operators."""
     seen = await context.resolve.orgs(actor)
     return Present(
         {org.name: await _org(context, org) for org in seen if org.name in org_names},
@@ -101,7 +101,7 @@ def _app(app: App, proposals: Sequence[Proposal]) -> PresentApp:
 async def _proxies(
     context: OperationContext, actor: Actor, names: Mapping[str, str], org_names: frozenset[str]
 ) -> Mapping[str, PresentProxy]:
-    """Read the proxies that operators added to the control plane.
+    """Read the proxies that operators added to the control plane, without self-enrolled proxies.
 
     Proxies that enrolled themselves are not returned, because they are added and removed automatically.
     """
@@ -120,8 +120,7 @@ async def _operators(
 ) -> Mapping[str, PresentOperator]:
     """Read the operators and their roles, limited to organisations that the actor may see.
 
-    Operators from the identity provider are left out, because the provider's groups add and remove these
-    operators.
+    Operators from the identity provider are not read, because the provider's groups add and remove them.
     """
     known = {**names, EVERY_ORG: EVERY_ORG}
     return {

@@ -1,4 +1,4 @@
-"""Deletions of things, with the effects: things that go, things that stay, and things to delete first."""
+"""Deletions of objects, with their effects: objects that go, that stay, and that must be deleted first."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Deleted(Response):
 
 
 class Effect(Response):
-    """Effect that the deletion of an object, such as an app, would have now."""
+    """Effect that the deletion of an object, such as an application, would have if it happened now."""
 
     kind: Kind
     id: str
@@ -90,14 +90,17 @@ class EffectOfDeletion(Request):
 
 @operation("app.delete", "DELETE", "/apps/{app}")
 async def delete_app(context: OperationContext, actor: Actor, request: AppReference) -> Deleted:
-    """Delete an app, but not its audit events: its secrets and tokens end at each proxy's next sync."""
+    """Delete an application, but not its audit events.
+
+    Its secrets and tokens end at each proxy's next sync.
+    """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     return _deleted(context, await context.store.delete_app(app.app_id, actor.name))
 
 
 @operation("ruleset.delete", "DELETE", "/rulesets/{ruleset}")
 async def delete_ruleset(context: OperationContext, actor: Actor, request: DeleteRuleset) -> Deleted:
-    """Delete a ruleset that no app uses and no open proposal names."""
+    """Delete a ruleset, if no application uses the ruleset and no open proposal names it."""
     found = await context.resolve.ruleset(actor, "editor", request.ruleset, request.org)
     gone = await context.store.delete_ruleset(found.ruleset_id, actor.name, request.expected)
     return _deleted(context, gone)
@@ -115,7 +118,7 @@ async def delete_proxy(context: OperationContext, actor: Actor, request: ProxyRe
 
 @operation("org.delete", "DELETE", "/orgs/{org}")
 async def delete_org(context: OperationContext, actor: Actor, request: OrgReference) -> Deleted:
-    """Delete an organisation without apps, and its rulesets and roles.
+    """Delete an organisation that has no applications, together with its rulesets and roles.
 
     Audit events of the organisation stay until their retention ends.
     """
@@ -128,7 +131,7 @@ async def delete_org(context: OperationContext, actor: Actor, request: OrgRefere
 async def delete_operator(context: OperationContext, actor: Actor, request: OperatorReference) -> Deleted:
     """Delete an operator: the operator's sessions and API tokens end at once.
 
-    Lines of the operator log still show the name of the deleted operator.
+    After the deletion, lines of the operator log still show the operator's name.
     """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)
@@ -138,9 +141,9 @@ async def delete_operator(context: OperationContext, actor: Actor, request: Oper
 
 @operation("model.delete", "DELETE", "/orgs/{org}/models/{root}")
 async def delete_model(context: OperationContext, actor: Actor, request: DeleteModel) -> Deleted:
-    """Delete the schema of a root path, if no active ruleset names the schema.
+    """Delete the schema of a root path, if no active ruleset uses the schema.
 
-    Older ruleset versions keep their schemas.
+    Older ruleset versions keep the schemas that they use.
     """
     org = await context.resolve.org(actor, "editor", request.org)
     root = _root(request.root)
@@ -157,7 +160,7 @@ async def delete_model(context: OperationContext, actor: Actor, request: DeleteM
 
 @operation("deletion.list", "GET", "/deletions")
 async def list_all(context: OperationContext, actor: Actor, request: ListDeletions) -> DeletionList:
-    """List, by name, the deleted objects that audit events or lines of the operator log still name."""
+    """List, by name, the deleted objects whose names still occur in audit events or in the operator log."""
     found = await context.resolve.all_deleted(actor, get_args(TombstoneKind))
     return DeletionList(
         tuple(
@@ -177,7 +180,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListDeletio
 
 @operation("deletion.effect", "GET", "/deletion-effect")
 async def effect(context: OperationContext, actor: Actor, request: EffectOfDeletion) -> Effect:
-    """Show the effect of a deletion, and the reason if it is refused now, without making a change."""
+    """Show the effect of a deletion without deleting anything, and the reason if the deletion is refused."""
     found = await _EFFECTS[request.kind](context, actor, request)
     return Effect(
         kind=request.kind,

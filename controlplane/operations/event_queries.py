@@ -1,4 +1,4 @@
-"""Steps that all searches for audit events share before the query to the search index."""
+"""Common steps of all searches for audit events: everything before the query to the search index."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MOST_ASKED_BY_ONE: Final = 4  # questions of one actor to an index at a time; a 
 
 
 class InvalidFilter(InvalidRequest):
-    """The filter of a search for audit events is not valid.
+    """Error because the filter of a search for audit events is not valid.
 
-    `column` is the position of the error in the filter, counted in characters from 1.
+    `column` is the character position of the error in the filter, counted from 1.
     """
 
     def __init__(self, error: QueryError) -> None:
@@ -54,9 +54,9 @@ async def query_of(
     limit: int = MAX_LIMIT,
     cursor: str | None = None,
 ) -> SearchQuery:
-    """Return the query for the search index, with ids in place of names.
+    """Return the query for the search index, in which ids replace the names of objects.
 
-    Raise InvalidFilter if the filter of the request is wrong.
+    Raise InvalidFilter if the filter is not valid.
     """
     orgs = await context.resolve.orgs_of_events(actor, request.org)
     sees_all = request.org is None and actor.may("viewer", None)
@@ -70,7 +70,7 @@ async def query_of(
 
 
 async def resolver(context: OperationContext, actor: Actor, text: str) -> Resolver:
-    """Return a function that resolves the names in a filter to ids.
+    """Return a function that converts an object's name in a filter to the ids of the objects with this name.
 
     Several organisations can have the same name.
     """
@@ -87,7 +87,7 @@ async def resolver(context: OperationContext, actor: Actor, text: str) -> Resolv
 
 
 async def _ids_of(context: OperationContext, actor: Actor, field: str, name: str) -> list[str]:
-    """Return the ids of all visible things that have exactly this name, including deleted things."""
+    """Return the ids of all objects with exactly this name that the actor can see, even deleted objects."""
     dead = await context.resolve.deleted_named(actor, name)
     living = await _living_ids(context, actor, field, name)
     return [*living, *(each.id for each in dead if each.kind == field)]
@@ -106,9 +106,9 @@ async def _living_ids(context: OperationContext, actor: Actor, field: str, name:
 
 
 async def ask_index(context: OperationContext, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
-    """Return the result of a query to the search index.
+    """Return the response of the search index to a query.
 
-    Each actor can run a few queries at the same time.
+    Each actor can run a few index queries at the same time.
     """
     index = await response_of(context.index())
     async with _searching.of(actor):
@@ -116,7 +116,7 @@ async def ask_index(context: OperationContext, actor: Actor, ask: Callable[[Sear
 
 
 async def page_of(actor: Actor, index: SearchIndex, query: SearchQuery) -> SearchPage:
-    """Return a page of events from a search index that is already open."""
+    """Return a page of events from a search index that the caller has already opened."""
     async with _searching.of(actor):
         return await response_of(index.search(query))
 
@@ -126,7 +126,7 @@ _searching: Final = Slots(MOST_ASKED_BY_ONE)
 
 
 async def response_of(asked: Awaitable[T]) -> T:
-    """Await a query to the search index, and return its result.
+    """Await the response of the search index to a query, and return the response.
 
     Raise InvalidRequest or StoreError if the search index fails.
     """

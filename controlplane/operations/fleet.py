@@ -1,4 +1,4 @@
-"""State of the proxies: health, the rules that they enforce, and the rollout of a version."""
+"""State of the proxies: health, the rulesets that they enforce, and the rollout of a version."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EnforcedFacts(Response):
 class ProxyHealth(Response):
     """State of one proxy, as `proxy list` shows it.
 
-    Ages and the backlog come from the proxy's last heartbeat.
+    The ages and the backlog are values of the proxy's last heartbeat.
     """
 
     proxy_id: str
@@ -104,7 +104,7 @@ class Unacknowledged(Response):
 
 
 class SequenceFacts(Response):
-    """Sequence numbers of one organisation's events that arrived, are missing or are undelivered."""
+    """Sequence numbers of one organisation's events from a proxy: received, missing and undelivered."""
 
     org_id: str
     highest_seq: int
@@ -315,14 +315,14 @@ def limits_of(context: OperationContext) -> RateLimits:
 
 
 class _View:
-    """Facts about proxies that an actor has permission to see.
+    """Facts about proxies, limited to facts that an actor may see.
 
-    Some actors may not see all organisations of a proxy. Such an actor sees neither the proxy's total traffic
-    nor its reports about the other organisations.
+    If an actor may not look at all organisations of a proxy, the actor sees no total traffic, metrics reports
+    or health reasons of this proxy.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        """Store the names of the organisations that the actor may look at, by id."""
+        """Store a mapping from id to name, with the organisations that the actor may look at."""
         self._names = names
 
     @classmethod
@@ -334,7 +334,7 @@ class _View:
         return all(org_id in self._names for org_id in proxy.org_ids)
 
     def health(self, now_ms: int, state: ProxyState) -> dict[str, Any]:
-        """Return the members of ProxyHealth for the state of a proxy."""
+        """Return the values of the ProxyHealth fields for one proxy."""
         proxy, heard = state.proxy, state.heard
         said = heard.said if heard is not None else Heartbeat()
         is_whole = self.sees_all_of(proxy)
@@ -382,7 +382,7 @@ class _View:
         )
 
     def heartbeat(self, proxy: Proxy, heard: Heard | None) -> dict[str, Any] | None:
-        """Return the last heartbeat in the form in which the proxy sent it."""
+        """Return the proxy's last heartbeat exactly as the proxy sent it."""
         if heard is None:
             return None
         body: dict[str, Any] = msgspec.json.decode(heard.body)
@@ -468,7 +468,10 @@ def _beat(heard: Heard) -> HeartbeatFacts:
 
 
 def _origin(text: str | None) -> str | None:
-    """Return the address if it has only scheme, host and port, because people paste it into a shell."""
+    """Return the address if it consists only of scheme, host and port, or None.
+
+    People paste the address into a shell.
+    """
     return text if text is not None and _ORIGIN.fullmatch(text) else None
 
 

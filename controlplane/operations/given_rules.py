@@ -1,4 +1,4 @@
-"""A ruleset in a request, with the schemas whose types and properties its rules may name."""
+"""A ruleset that a request contains or names, with the schemas that the rules need."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LONGEST_LABEL: Final = 200
 
 
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Text of a draft ruleset, or reference to a stored ruleset.
+    """Text of a draft ruleset, or the name of a stored ruleset.
 
-    Either `yaml` has the text of a ruleset, or `ruleset` names a stored ruleset.
+    Exactly one is given: the text of a ruleset in `yaml`, or the name of a stored ruleset in `ruleset`.
     """
 
     yaml: str | None = None
@@ -45,7 +45,7 @@ class ProblemFacts(msgspec.Struct, rename="camel"):
 async def text_of(
     context: OperationContext, actor: Actor, source: Source, org: str | None
 ) -> tuple[str, str]:
-    """Return the name of a ruleset for messages, and the text of the ruleset."""
+    """Return the ruleset's label for messages, and the ruleset's text."""
     if source.yaml is not None and source.ruleset is None:
         return source.label, source.yaml
     if source.ruleset is not None and source.yaml is None:
@@ -63,9 +63,9 @@ def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:
-    """Return the rules of a ruleset text in parsed form.
+    """Return the parsed rules of a ruleset text.
 
-    Raise InvalidRequest with every error in the ruleset text by line and column.
+    Raise InvalidRequest with all errors in the ruleset text, each with its line and column.
     """
     try:
         return parse_ruleset(text)
@@ -81,9 +81,9 @@ def problem_line(label: str, problem: RulesetProblem) -> str:
 
 
 def named_version(reference: str, names: Collection[str]) -> tuple[str, int | None]:
-    """Return the ruleset that a reference names, and the version if the reference names one.
+    """Return the ruleset that a reference names, and the version if the reference includes a version.
 
-    NAME@VERSION refers to a version, unless the complete text is itself the name of a ruleset.
+    The text NAME@VERSION names a ruleset version, unless a ruleset has this complete text as its name.
     """
     name, at, number = reference.rpartition("@")
     if reference in names or not (at and number.isascii() and number.isdecimal() and len(number) < 10):
@@ -103,7 +103,7 @@ async def stored_yaml(context: OperationContext, actor: Actor, reference: str, o
 async def stored_version(
     context: OperationContext, actor: Actor, reference: str, org: str | None
 ) -> tuple[StoredRuleset, int]:
-    """Return a stored ruleset, and the number of the version that the reference names."""
+    """Return the stored ruleset and the version number that a reference names."""
     names = {each.name for each in await context.resolve.rulesets(actor, org)}
     reference, version = named_version(reference, names)
     found = await context.resolve.ruleset(actor, "viewer", reference, org)
@@ -115,7 +115,7 @@ NO_PACKED_SCHEMAS: Final = PackedSchemas({}, {})
 
 @dataclass(frozen=True, slots=True)
 class GivenRules:
-    """A ruleset: its name for messages, its text and its schemas."""
+    """A ruleset: a label for messages, the text of the ruleset, and its schemas."""
 
     label: str
     text: str
@@ -123,7 +123,7 @@ class GivenRules:
 
 
 async def given_rules(context: OperationContext, actor: Actor, source: Source, org: str | None) -> GivenRules:
-    """Return a draft with the organisation's current schemas, or a stored version with its own schemas."""
+    """Return a draft with the organisation's current schemas, or a stored version with its stored schemas."""
     label, text = await text_of(context, actor, source, org)
     if source.ruleset is not None:
         found, version = await stored_version(context, actor, source.ruleset, org)
@@ -135,15 +135,15 @@ async def given_rules(context: OperationContext, actor: Actor, source: Source, o
 
 
 def ruleset_of(given: GivenRules) -> PolicyRuleset:
-    """Return the ruleset in parsed form.
+    """Return the parsed form of a ruleset.
 
-    Raise InvalidRequest if the ruleset is not valid, or names types or properties that its schemas lack.
+    Raise InvalidRequest if the ruleset is not valid, or if its schemas lack a type or property in a rule.
     """
     return with_schemas(given)[0]
 
 
 def with_schemas(given: GivenRules) -> tuple[PolicyRuleset, Schemas]:
-    """Return a ruleset in parsed form, and its schemas.
+    """Return the parsed form of a ruleset, and the schemas that it needs.
 
     Raise InvalidRequest if the ruleset is not valid.
     """

@@ -1,4 +1,4 @@
-"""Operations on HAR files: evaluate their requests with a draft, and suggest rules that allow them."""
+"""Operations on HAR files: evaluate the recorded requests, or suggest rules that allow these requests."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class ReplayHar(Request):
 
 
 class HarGroup(msgspec.Struct, rename="camel"):
-    """Requests of a HAR file that have the same outcome.
+    """A group of requests in a HAR file that have the same outcome.
 
-    `after` has several outcomes if the HAR file lacks facts that decide the verdict. `missing` names the
-    facts that the file lacks.
+    If facts that decide the verdict are missing in the HAR file, `after` has several possible outcomes.
+    `missing` lists the facts that the HAR file does not contain.
     """
 
     requests: int
@@ -83,7 +83,7 @@ class SuggestedFromHar(Response):
 async def replay_har(context: OperationContext, actor: Actor, request: ReplayHar) -> ReplayedHar:
     """Evaluate the requests of a HAR file against a ruleset.
 
-    The operation stores nothing from the file.
+    The operation does not store any content of the HAR file.
     """
     given = await given_rules(context, actor, request.source, request.org)
     return await run_on_file(actor, _replayed, given, request.har)
@@ -93,7 +93,7 @@ async def replay_har(context: OperationContext, actor: Actor, request: ReplayHar
 async def suggest_har(context: OperationContext, actor: Actor, request: SuggestFromHar) -> SuggestedFromHar:
     """Suggest the smallest ruleset that allows the requests of a HAR file.
 
-    The operation stores nothing from the file.
+    The operation does not store any content of the HAR file.
     """
     return await run_on_file(actor, _suggested, request.har, request.name)
 
@@ -106,7 +106,7 @@ def _parsed(text: str) -> Har:
 
 
 def _without_long_bodies(har: Har) -> Har:
-    """Treat large response bodies as unknown, because a filter can need minutes for one of them."""
+    """Treat large response bodies as unknown, because a filter could need minutes for each body."""
     kept = tuple(_without_long_body(each) for each in har.exchanges)
     cut = [one.number for one, other in zip(har.exchanges, kept, strict=True) if one is not other]
     if not cut:

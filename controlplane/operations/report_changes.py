@@ -1,4 +1,4 @@
-"""Rules in the period of an audit report: active versions, switches of rulesets, stops and other changes."""
+"""Rules for an audit report's period: active versions, switches of rulesets, stops and other changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _CHANGING: Final = frozenset(
 class Switch:
     """One switch of an application from one ruleset to another.
 
-    The operator log of earlier releases does not name the rulesets of a switch.
+    In the operator log of an earlier release, a line about a switch does not name the rulesets.
     """
 
     app: str  # id or name
@@ -98,7 +98,7 @@ def _switch(line: RecordFacts) -> Switch | None:
 async def rules_of_app(
     context: OperationContext, app: App, tally: Tally, period: Period, all_switches: list[Switch]
 ) -> AppRules:
-    """Return the versions of an app's ruleset that were active in the period or that events name."""
+    """Return the versions of an application's ruleset that were active in the period or that events name."""
     switches = [each for each in all_switches if each.app in (app.app_id, app.name)]
     bound_ms = parse_time(switches[-1].at, 0) if switches else period.from_ms
     versions = sorted(await context.store.ruleset_versions(app.ruleset_id), key=lambda each: each.version)

@@ -25,7 +25,7 @@ class HeadOfOrg(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The signed payload of a manifest file."""
+    """Signed payload of a manifest file, which describes an export of audit events."""
 
     kind: str
     key: str
@@ -48,9 +48,9 @@ class Manifest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 def header_fields(
     filter_: str, from_: str | None, to: str | None, exported_at: str, heads: Sequence[HeadOfOrg]
 ) -> dict[str, str]:
-    """Return the header fields of an export.
+    """Return the HTTP header fields that describe an export of audit events.
 
-    If the filter is too long for a header field, the field contains the filter's digest.
+    If the export's filter is too long for a header field, the header field contains the filter's digest.
     """
     text = quote(filter_, safe=" :/*-_.()<>=\"'$@,|+")
     if len(text) > _MOST_FILTER:
@@ -68,9 +68,9 @@ def header_fields(
 
 
 def apart(file: bytes) -> tuple[bytes, bytes] | None:
-    """Split a file that ends with its manifest into export and manifest.
+    """Split a file into an export and the manifest at the end of the file.
 
-    Return None for a file without a manifest at its end.
+    Return None if the file does not end with a manifest.
     """
     start = file.rfind(b"\n", 0, len(file) - 1) + 1
     try:
@@ -81,17 +81,18 @@ def apart(file: bytes) -> tuple[bytes, bytes] | None:
 
 
 def is_manifest(file: bytes) -> bool:
-    """Return True if a file claims to be a manifest.
+    """Return True if the file claims (unverified) to be a manifest.
 
-    Raise NotVerified if the file begins like JSON but is not a signed line.
+    Raise NotVerified if the file begins like JSON but is not one signed line.
     """
     return file.startswith(b"{") and claimed(split(file)[0]).kind == KIND
 
 
 def verify_manifest(file: bytes, key: str, exported: bytes | None) -> Manifest:
-    """Return the manifest in a file after a check that the key signed it.
+    """Return the manifest in a file if the key signed this manifest.
 
-    Raise NotVerified if the key did not sign the manifest, or if the exported file does not match it.
+    Raise NotVerified if the key did not sign the manifest, or if the exported file does not match the
+    manifest.
     """
     payload, signature = split(file)
     check(payload, signature, key)

@@ -41,7 +41,7 @@ def as_event(members: Members, body: bytes) -> bytes:
 def as_ocsf(members: Members, body: bytes) -> bytes:
     """Return the event as an API Activity event of the Open Cybersecurity Schema Framework (OCSF).
 
-    Members of the event that have no place in the OCSF class API Activity are put under `unmapped`.
+    Event members that the OCSF class API Activity cannot represent are put under `unmapped`.
     """
     return orjson.dumps(_without_nothing(_ocsf(members)))
 
@@ -119,7 +119,7 @@ def _ocsf(event: Members) -> dict[str, Any]:
 
 
 def _without_a_place(event: Members, method: str) -> Iterator[tuple[str, Any]]:
-    """Yield the event's members without a place in OCSF's class API Activity, such as an unusual method."""
+    """Yield event members that OCSF's class API Activity cannot represent, such as an unusual method."""
     if method not in _METHODS:
         yield "method", event.get("method")
     if event.get("path") is None:
@@ -187,15 +187,15 @@ def _cef_extension(event: Members) -> Iterator[tuple[str, str]]:
 
 
 def _in_header(text: str) -> str:
-    """Escape backslash and pipe in a field of a CEF header.
+    """Escape backslashes and pipes in a CEF header field.
 
-    Line ends are removed from a field of a CEF header.
+    Line ends are removed from the CEF header field.
     """
     return _on_one_line(text).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _in_extension(text: str) -> str:
-    """Escape backslash, equals sign and line ends in a value of a CEF extension."""
+    """Escape backslashes, equals signs and line ends in the value of a CEF extension field."""
     text = text.replace("\\", "\\\\").replace("=", "\\=")
     return text.replace("\r\n", "\\n").replace("\n", "\\n").replace("\r", "\\r")
 

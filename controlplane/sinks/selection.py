@@ -58,15 +58,15 @@ class Selection:
 
 
 def orgs_named(wanted: Iterable[str], known: Iterable[Org]) -> frozenset[str]:
-    """Return the ids of the organisations that the settings give by name or id."""
+    """Return the ids of the organisations that the settings list by name or by id."""
     names = set(wanted)
     return frozenset(each.org_id for each in known if {each.org_id, each.name} & names)
 
 
 def batches(events: Sequence[SinkEvent], limits: Limits) -> Iterator[list[SinkEvent]]:
-    """Split the events into batches within the sink's limits.
+    """Split the events into batches that do not exceed the sink's limits.
 
-    A batch of one event may exceed the sink's limits.
+    A batch may exceed the sink's limits if the batch contains only one event.
     """
     batch: list[SinkEvent] = []
     size = 0

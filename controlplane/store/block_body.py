@@ -4,7 +4,7 @@ The code of this module does no I/O itself.
 
 The first byte of a block's body identifies the format of the body. The byte `[` begins an uncompressed JSON
 array of events, which earlier releases stored. The store still writes an uncompressed array if compression
-saves nothing. The byte 1 begins a compressed body: raw DEFLATE of the array with the preset dictionary
+saves nothing. The byte 1 begins a compressed body: the JSON array in raw DEFLATE with the preset dictionary
 `DICTIONARY`.
 """
 
@@ -41,7 +41,10 @@ _decode: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def packed(events: Iterable[bytes]) -> bytes:
-    """Return the body of a block with these events. The bytes of the events stay unchanged."""
+    """Return the body of a block that contains the given events.
+
+    The body of the block contains the events' bytes unchanged.
+    """
     array = b"[" + b",".join(events) + b"]"
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=DICTIONARY)
     body = _DEFLATED + deflate.compress(array) + deflate.flush()
@@ -49,7 +52,7 @@ def packed(events: Iterable[bytes]) -> bytes:
 
 
 def unpacked(body: bytes) -> bytes:
-    """Return the JSON array of events in a body, compressed or not.
+    """Return the JSON array of events in a block's body, which may be compressed.
 
     Raise ValueError if the body of the block is damaged.
     """
@@ -66,7 +69,7 @@ def unpacked(body: bytes) -> bytes:
 
 
 def events_of(body: bytes) -> list[msgspec.Raw]:
-    """Return the events of a block's body, compressed or not.
+    """Return the events in a block's body, which may be compressed.
 
     Raise ValueError if the body of the block is damaged.
     """

@@ -1,4 +1,4 @@
-"""Tables of the credentials of applications: changes, expiry, and last use of credentials."""
+"""Tables of application credentials: changes, expiry and last use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _USES_OF_ENDING: Final = (
 
 
 def ending_rows(connection: Connection) -> list[EndingCredential]:
-    """Return the credentials of enabled applications that expire, sorted by expiry."""
+    """Return the credentials that have an expiry time, of enabled applications, sorted by expiry time."""
     used = connection.rows(_USES_OF_ENDING, ())
     last_ms = {(app_id, credential_id): last for app_id, credential_id, last in used}
     found = []
@@ -118,7 +118,8 @@ class CredentialTables:
     def _remove_secret(self, connection: Connection, app: App, version: int) -> None:
         """Delete a client secret of an application.
 
-        If the secret was still valid, revoke the access tokens from all client secrets of the application.
+        If the secret was still valid, all access tokens that client secrets of the application obtained are
+        revoked.
         """
         newest = 0 if app.newest_secret is None else app.newest_secret.version
         connection.run("DELETE FROM app_secrets WHERE app_id = ? AND version = ?", (app.app_id, version))

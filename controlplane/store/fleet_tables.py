@@ -1,4 +1,4 @@
-"""Data about many proxies, each read with one statement: lists by health, counts, losses and reports."""
+"""Queries that read data about many proxies in one statement: lists by health, counts, losses, reports."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ _STANDING: Final[Mapping[Standing, str]] = {
 def page_of_proxies(
     connection: Connection, query: ListQuery, fleet: FleetQuery | None, standing: Standing
 ) -> Found:
-    """Return a page of the list of proxies.
+    """Return one page of the list of proxies.
 
-    `fleet` is needed to sort the list or select proxies by health.
+    Without `fleet`, the list can't be sorted or filtered by health.
     """
     wanted = [Condition(_STANDING[standing], ())]
     wanted += [] if query.org_ids is None else [_serving(connection.dialect, query.org_ids)]
@@ -137,7 +137,8 @@ def count_by_health(
 ) -> dict[Health, int]:
     """Return the number of proxies with each state of health.
 
-    Proxies count only if they are not retired, serve one of the organisations and match the search text.
+    The count includes a proxy if it is not retired, serves one of the organisations, and matches the search
+    text.
     """
     wanted = [Condition(_STANDING["active"], ())]
     wanted += [] if org_ids is None else [_serving(connection.dialect, org_ids)]
@@ -175,7 +176,7 @@ def losses_of_proxies(connection: Connection, proxy_ids: Collection[str]) -> dic
 def latest_reports(
     connection: Connection, proxy_ids: Collection[str], windows: int
 ) -> dict[str, LatestReports]:
-    """Return the newest heartbeat and the newest metrics windows of each proxy."""
+    """Return, for each proxy, its newest heartbeat and its newest metrics reports."""
     beats = _newest(connection, "heartbeats", "received_ms, body, skew_ms", proxy_ids, 1)
     metrics = _newest(connection, "metrics", "received_ms, body", proxy_ids, windows) if windows else {}
     chosen = among(connection.dialect, "proxy_id", proxy_ids)
@@ -223,10 +224,11 @@ def _newest(
 
 
 def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...]:
-    """Return the proxies that need attention most, sorted by losses, state and silence.
+    """Return the proxies that need attention most, sorted by losses, then by state, then by silence.
 
-    Proxies with losses come first, then enabled proxies, and in each group the longest silent proxies. A
-    retired proxy counts only if it has losses. Retired and ended proxies count as disabled proxies.
+    Proxies with losses come first, then enabled proxies. Within each group, the longest silent proxies come
+    first. A retired proxy is included only if it has losses. In the sort order, retired and ended proxies
+    count as disabled proxies.
     """
     rows = connection.rows(
         "SELECT name, CASE WHEN retired_ms IS NOT NULL OR ended_ms = last_seen_ms THEN 0"  # noqa: S608
@@ -257,9 +259,10 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
 
 
 def note_heartbeat(connection: Connection, proxy_id: str, received_ms: int, said: Said) -> None:
-    """Store the parts of a proxy's newest heartbeat that lists and counts need.
+    """Store the values of a proxy's newest heartbeat that lists and counts of proxies need.
 
-    A proxy that reported its end counts as ended until its next message, which changes `last_seen_ms`.
+    A heartbeat can report the proxy's end. The proxy then counts as ended until its next message changes
+    `last_seen_ms`.
     """
     ended_ms, health = (received_ms, "ok") if said.health == "ended" else (None, said.health)
     connection.run(

@@ -1,4 +1,4 @@
-"""Checks for rows that a change needs, and that may have been deleted since the caller found them."""
+"""Checks that raise NotFound if a row that a change needs was deleted in the meantime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROW: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def require_row(connection: Connection, kind: Literal["org", "ruleset", "operator"], identity: str) -> None:
-    """Raise NotFound if the row was deleted since the caller found it."""
+    """Raise NotFound if the row has been deleted after the caller read it."""
     found, noun = _ROW[kind]
     if connection.row(found, (identity,)) is None:
         raise NotFound(f"this {noun} was deleted")

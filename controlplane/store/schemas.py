@@ -148,7 +148,7 @@ def require_current(connection: Connection, org_id: str, name: str, schemas: Map
 
 
 def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, bytes]:
-    """Return the compressed schemas that have these digests."""
+    """Return the compressed schemas, by digest."""
     found = {}
     for digest in digests:
         (found[digest],) = connection.row("SELECT packed FROM schemas WHERE digest = ?", (digest,))
@@ -156,7 +156,7 @@ def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, 
 
 
 def _make_current(connection: Connection, org_id: str, schema: NewSchema, now: int) -> str | None:
-    """Make a schema the current schema of its root path, and return the digest of the previous schema."""
+    """Make a schema the current one of its root path. Return the digest of the previous schema."""
     key = (org_id, schema.root)
     before = connection.row(
         "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current = 1", key
@@ -180,7 +180,7 @@ def _make_current(connection: Connection, org_id: str, schema: NewSchema, now: i
 
 
 def forget_unused_schemas(connection: Connection) -> None:
-    """Delete the schemas that no organisation has and no version of a ruleset names."""
+    """Delete the schemas that no organisation and no ruleset version uses."""
     connection.run(
         "DELETE FROM schemas WHERE digest NOT IN (SELECT digest FROM org_schemas)"
         " AND digest NOT IN (SELECT digest FROM ruleset_schemas)"

@@ -1,4 +1,4 @@
-"""Limits on the writes that wait for the database at once: their number and their bytes."""
+"""Limits on the number and the size of database writes that wait at the same time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WaitingWrites:
     def one(self, size: int) -> Iterator[None]:
         """Reserve a slot for one database write whose arguments have `size` bytes.
 
-        Raise StoreBusy if no slot is free.
+        Raise StoreBusy if no slot for a write is free.
         """
         if self.count >= MOST_WAITING or (self._bytes and self._bytes + size > MOST_WAITING_BYTES):
             raise StoreBusy("too many writes are waiting for the disk")

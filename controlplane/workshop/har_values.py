@@ -1,7 +1,7 @@
-"""Read values of a HAR entry, in the forms of different recorders: bodies, header fields and times.
+"""Read the values of a HAR entry (bodies, header fields, times) in the forms that different recorders write.
 
-A HAR value that cannot be read counts as unknown, with a reason. An unreadable value never counts as empty. A
-placeholder is never used as the value that it replaces.
+A HAR value that cannot be read counts as unknown, and the reason is stored with it. An unreadable value never
+counts as empty. A placeholder in a HAR file is never used as if it were the recorded value.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Body(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """The header fields of a HAR entry, with MASK for unknown values and for credentials."""
+    """Header fields of a HAR entry. MASK replaces unknown values and credentials."""
 
     fields: Headers
     is_whole: bool  # False if there may be other fields
@@ -162,7 +162,7 @@ def is_json_document(data: bytes) -> bool:
 
 
 def read_fields(value: object) -> Fields:
-    """Read header fields from the list that HAR defines, or from an object, without HTTP/2 pseudo-headers."""
+    """Read header fields from a list (as HAR requires) or an object. Omit HTTP/2 pseudo-headers."""
     found: list[tuple[bytes, bytes]] = []
     unreadable = 0
     for name, text in _named(value):
@@ -219,7 +219,7 @@ def _text(value: object) -> str | None:
 def read_time(value: object) -> tuple[datetime | None, str]:
     """Return the time of a HAR entry, or None with the reason why the time is unknown.
 
-    A time that is a number counts seconds or milliseconds since 1970.
+    A time that is a number is interpreted as seconds or milliseconds since 1970.
     """
     if value is None or value == "":
         return None, "is not recorded"

@@ -1,4 +1,4 @@
-"""List the routes to a schema element: the requests that read it, return it or change it."""
+"""List the routes to a schema element: requests that read the element, return it or change it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RouteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One request that an application may send."""
+    """One example of a request that an application may send."""
 
     method: str
     target: str
@@ -78,9 +78,9 @@ class Route:
 
 
 class RouteEnumeration:
-    """The routes to the elements of one schema.
+    """Enumeration of the routes to the elements of one schema.
 
-    `through_references` adds paths that continue after a reference.
+    With `through_references`, the enumeration includes paths that continue beyond a reference.
     """
 
     def __init__(self, graph: SchemaGraph, *, through_references: bool = False) -> None:
@@ -117,14 +117,14 @@ class RouteEnumeration:
     # Paths and queries.
 
     def _paths(self, thing: Thing) -> Iterator[Path]:
-        """Yield the paths to objects of the element's type, or to objects that have the member."""
+        """Yield the paths to objects of the element's type, or to objects that have the element."""
         graph, wanted = self._graph, thing.type
         arrives = graph.may_be if thing.kind is ThingKind.TYPE else graph.is_a
         found = graph.paths(lambda type_: arrives(type_, wanted), through_references=self._through_references)
         return (path for path in found if not self._leads_elsewhere(path, wanted))
 
     def _leads_elsewhere(self, path: Path, wanted: int) -> bool:
-        """Return True if the path's last relation leads only to types that are not the wanted type."""
+        """Return True if the path's last relation leads only to other types than the wanted type."""
         targets = None if path.last is None else self._targets.get(path.last.member)
         return targets is not None and not any(self._graph.may_be(each, wanted) for each in targets)
 
@@ -192,7 +192,7 @@ class RouteEnumeration:
         return Route(RouteKind.OPERATION, template, (_example(method, prefix, segments, body),))
 
     def _returned(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the operations that return the schema element or pass it on, each with one path."""
+        """Yield the calls of operations whose response contains the schema element or its address."""
         model, graph = self._model, self._graph
         for operation, segments in graph.operations():
             if thing.kind is ThingKind.TYPE and graph.may_be(model.operation_returns(operation), thing.type):

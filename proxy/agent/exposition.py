@@ -1,6 +1,6 @@
 """Metrics that Prometheus scrapes: the sums of all workers' counters, and the agent's own state.
 
-`python -m tests.metrics_reference` writes docs/reference/metrics.md from the texts of this module.
+`python -m tests.metrics_reference` writes docs/reference/metrics.md from the descriptions in this module.
 """
 
 import math
@@ -77,9 +77,9 @@ COUNTER_TEXTS: Final = MappingProxyType(
 
 
 def end_of(certificate: Path | None) -> float | None:
-    """Return when the listener's own certificate expires, which is the first certificate of the chain.
+    """Return the expiry time of the listener's own certificate, the first certificate in the file.
 
-    Workers report a certificate that can't be read.
+    If the certificate file can't be read, return None: the workers report the problem.
     """
     if certificate is None:
         return None

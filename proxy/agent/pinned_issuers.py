@@ -27,11 +27,11 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Issuers whose keys are read, and issuers that exceed the limits of organisations.
+    """Issuers whose keys are read, and issuers that are left out because an organisation has too many.
 
     `payer` maps each issuer to one organisation: the issuer counts against the limit of this organisation. If
     several organisations name the same issuer, `payer` is the organisation that names the fewest issuers. So
-    no other organisation can delay the reading of the issuer's keys.
+    one organisation cannot delay the reading of an issuer's keys for another organisation.
     """
 
     read: Mapping[str, Pinned]

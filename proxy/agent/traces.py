@@ -1,8 +1,8 @@
 """Make trace spans from the audit records of requests, and send the spans to a trace collector.
 
-Spans may be lost, but audit events may not: an event never waits for a span. The queue of spans is bounded. A
-span counts as lost if it finds no room in the queue, is refused, or waits for an unreachable collector until
-the end.
+Spans may be lost, but audit events may not. So the storage of an event never waits for a span. The queue of
+spans has a maximum length. A span is lost if the queue is full, if the collector refuses it, or if the
+collector stays unreachable until shutdown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Refused(Exception):
 
 
 class _PutOff(Exception):
-    """Error because the trace collector can't accept spans now."""
+    """Error because the trace collector can't accept spans at the moment; a retry may succeed."""
 
     def __init__(self, text: str, wait: float | None = None) -> None:
         super().__init__(text)
@@ -104,9 +104,9 @@ class TraceExporter:
         return self._overflowed + self._unsent
 
     def offer(self, records: Sequence[Record], id_prefix: int) -> None:
-        """Queue the spans of sampled records.
+        """Add trace spans of sampled records to the queue.
 
-        If the queue has no room, records are lost, because this method never waits.
+        The method never waits. If the queue is full, spans of the records are lost.
         """
         for record in records:
             if not is_sampled(record):
@@ -140,7 +140,10 @@ class TraceExporter:
             await asyncio.sleep(wait)
 
     async def flush(self, seconds: float) -> None:
-        """Export the queued spans once, without a retry. Spans that remain in the queue are lost."""
+        """Export the queued spans once, without a retry.
+
+        Spans that remain in the queue after this export are lost.
+        """
         with contextlib.suppress(TimeoutError, _PutOff):
             async with asyncio.timeout(seconds):
                 await self._export_queued()
@@ -166,7 +169,7 @@ class TraceExporter:
             self._sending = []
 
     def _take(self) -> None:
-        """Move spans from the queue to the next export request, as many as fit."""
+        """Move spans from the queue to the next export request, up to the request's size limit."""
         characters = sum(characters_of(record) for record, _ in self._sending)
         while self._queue and len(self._sending) < MOST_IN_A_REQUEST:
             more = characters_of(self._queue[0][0])
@@ -177,7 +180,7 @@ class TraceExporter:
             self._sending.append(self._queue.popleft())
 
     async def _export(self, body: bytes) -> int:
-        """Export one request body, and return how many spans the trace collector rejected.
+        """Send one export request to the trace collector, and return how many spans the collector rejected.
 
         Raise _PutOff if the export must be repeated later, or _Refused if the collector refuses the spans
         permanently.
@@ -208,7 +211,7 @@ class TraceExporter:
         return rejected
 
     def check(self) -> Check:
-        """Return the state of the span export, for heartbeat, readiness and metrics."""
+        """Return the state of the span export as a check, for heartbeat, readiness and metrics."""
         if self._problem.text is None:
             return Check("ok")
         attempt = self._next_attempt_ms

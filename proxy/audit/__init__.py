@@ -1,1 +1,1 @@
-"""Spool of audit records, in memory-mapped files that outlive the process."""
+"""Spool for audit records: memory-mapped files whose content survives the process."""

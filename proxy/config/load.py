@@ -1,11 +1,11 @@
-"""Loader of settings: converts TOML text and environment to a typed object, or reports all problems at once.
+"""Loader of settings: converts TOML text and environment variables to a typed object, or reports all errors.
 
-Sources of a setting's value, highest precedence first: the key's additional variable; `Section__Key` or
-`Section:Key`; the file; a fallback variable; the default. A secret setting is given as `Key`, or as `KeyFile`
-to read it from a file, never as both in one place.
+A setting's value comes from the first of these sources that has one: the key's additional variable;
+`Section__Key` or `Section:Key`; the file; a fallback variable; the default. A secret is set directly by its
+`Key`, or by `KeyFile`, the path of a file. One source must not contain both.
 
-Settings tables of an array are identified by their key `Name`, never by their order, which may change. If a
-table of `[[Section.Array]]` has the `Name` `mail`, its keys are named `Section.Array.mail.Key` and
+The key `Name` identifies a settings table in an array, because the order of the tables may change. If a table
+of `[[Section.Array]]` has the `Name` `mail`, its keys are named `Section.Array.mail.Key` and
 `Section__Array__mail__Key`.
 """
 
@@ -63,24 +63,24 @@ def load_settings(
 
     Relative paths in the settings start from the directory `base`.
 
-    A method `problems()` of a section class yields conflicts between its keys, as pairs of a name
-    (`Section.Key`) and a message. `cls.problems()` yields conflicts between sections that are valid by
-    themselves. A method `unused()` yields pairs of name and message for settings that have no effect.
-    Settings without effect that were given are listed in `without_effect`, a derived field of `cls`. Fallback
-    variables are not listed, because they may be set for other programs.
+    If a section class has a method `problems()`, the method yields conflicts between the section's keys, as
+    pairs of key name and message. The method `cls.problems()` yields conflicts between two sections that are
+    each valid alone. A method `unused()` yields a pair of key name and message for each setting that has no
+    effect. `without_effect`, a derived field of `cls`, lists the settings without effect that the operator
+    gave. The list omits fallback variables, because such variables may be set for other programs.
     """
     settings: T = _Loader(cls, source, base, environ, read_file).load(text)
     return settings
 
 
 def _printable(text: str) -> str:
-    """Return the text escaped to one printable line, whatever a file or variable contains."""
+    """Return the text as one printable line, with all unprintable characters escaped."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A settings value as the file or the environment gives it, and its place."""
+    """A value of a setting as the file or the environment gives it, and the place of the value."""
 
     value: Any
     place: str
@@ -90,7 +90,7 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table in an array of settings tables, with its class and its keys."""
+    """A settings table in an array, with the dataclass of the table and its keys."""
 
     array: Tables
     label: str  # Section.Array.Name, or its number if its name is missing or wrong
@@ -169,7 +169,7 @@ class _Loader:
         self.problems.append((int(line) if line.isdecimal() else 0, f"{place}: {name}: {message}"))
 
     def _place(self, *path: str) -> str:
-        """Return `file:line` of a settings key, else of its table or section, else only the file."""
+        """Return `file:line` of a settings key, or of its table if the key has no line, or the file."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return f"{self.source}:{self.lines[path[:length]]}"
@@ -257,7 +257,7 @@ class _Loader:
             self._refuse_unknown_keys(each.label, each.values, _known(each.keys))
 
     def _nearest_section(self, name: str) -> str:
-        """Suggest the section whose name or key begins with the unknown name, or else a similar section."""
+        """Suggest a section for an unknown name: one with the same beginning, or with a similar name."""
         for section in self.keys:
             if section.casefold().startswith(name.casefold()):
                 return f"did you mean {section}?"
@@ -274,7 +274,7 @@ class _Loader:
                 self._problem(self._place(*label.split("."), key), f"{label}.{key}", message)
 
     def _refuse_unknown_variables(self) -> None:
-        """Report unknown environment variables like `Audit__MaxBatchSiz` as mistakes.
+        """Report unknown environment variables, such as the misspelt `Audit__MaxBatchSiz`, as mistakes.
 
         Environment variables are ignored unless their name begins with the name of a settings section.
         """
@@ -460,7 +460,10 @@ def _name_of(table: Mapping[str, Any], otherwise: str) -> str:
 
 
 def _typed(key: Key, raw: Any) -> Any:
-    """Return a TOML value in the settings key's type. bool is an int in Python but not in a settings file."""
+    """Return a TOML value in the type of the settings key.
+
+    In Python, bool is an int; in a settings file, it is not.
+    """
     if key.kind is float and type(raw) is int:
         return float(raw)
     wanted = str if key.kind not in (bool, int, float) else key.kind
@@ -484,7 +487,7 @@ def _from_text(key: Key, text: str) -> Any:
 
 
 def _empty(default: Any) -> str | None:
-    """Return the value that an empty text has for a settings key, if the key may be empty."""
+    """Return the value that an empty text stands for, if the settings key may be empty."""
     if default is None or default == "":
         return None if default is None else ""
     raise ValueError("the value must not be empty")

@@ -1,4 +1,4 @@
-"""Detection of settings values that were copied from an example and never replaced, so they can't work."""
+"""Detection of settings values that can't work, because they were copied from an example and not replaced."""
 
 import re
 from collections.abc import Iterator
@@ -26,10 +26,11 @@ _OF_MANY: Final = ("common", "organizations", "consumers")
 def placeholder_problems(
     name: str, value: str, instead: str, *, secret: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Yield pairs of setting name and problem, for the loader, if the value is still a placeholder.
+    """Yield pairs of setting name and problem for the loader, if `value` is still a placeholder.
 
-    `instead` says which value to write. A secret may look like anything. So a secret is reported only if its
-    whole value is a placeholder, and no message contains a part of the secret.
+    `instead` describes the value that the operator must write in place of the placeholder. A real secret may
+    contain any text, even text that looks like a placeholder. So a secret is reported only if its whole value
+    is a placeholder, and no message contains a part of the secret.
     """
     found = _PLACEHOLDER.fullmatch(value) if secret else _PLACEHOLDER.search(value)
     if found is not None:

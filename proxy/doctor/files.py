@@ -1,4 +1,4 @@
-"""Checks of a proxy's files and directories: their owners and modes, its certificate and its snapshot."""
+"""Checks of a proxy's files and directories: owners, permission modes, certificate and snapshot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_NAMED: Final = 3
 
 
 def settings_problems(settings: Settings) -> list[Finding]:
-    """Return the problems of the settings that `--check` also reports."""
+    """Return the settings problems that the command `--check` also finds."""
     problems = [
         *certificate_problems(settings),
         *directory_problems(settings),
@@ -65,7 +65,7 @@ def kill_file(settings: Settings) -> list[Finding]:
 
 
 def certificate(settings: Settings) -> list[Finding]:
-    """Check the TLS certificate that the proxy shows to applications."""
+    """Check the proxy's own TLS certificate, which applications receive."""
     file = settings.proxy.cert_file
     if file is None:
         return []
@@ -125,7 +125,7 @@ def _owned(settings: Settings) -> Iterator[Finding]:
 
 
 def identity(settings: Settings) -> list[Finding]:
-    """Check the enrolment of a proxy that enrols itself, according to the proxy's own files."""
+    """Check the enrolment of a proxy that enrols itself, by the files of this proxy."""
     agent = settings.agent
     if not agent.enrols_itself or any(identity_problems(settings)):
         return []  # a problem of the settings reports it

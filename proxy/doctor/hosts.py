@@ -135,7 +135,7 @@ async def _resolve(found: Visit) -> list[str]:
 
 
 async def _connect(found: Visit, addresses: list[str]) -> str | None:
-    """Return the first of the host's addresses that accepts connections."""
+    """Return the host's first address that accepts a connection."""
     if not addresses:
         return None
     host, tried = found.host, addresses[:_MOST_ADDRESSES]
@@ -159,7 +159,7 @@ async def _connect(found: Visit, addresses: list[str]) -> str | None:
 
 
 async def _no_connection(address: str, port: int) -> str:
-    """Return why no connection to the address was made; empty if one was made."""
+    """Return the reason why the connection to the address failed; empty if the connection succeeded."""
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(address, port)
@@ -216,7 +216,7 @@ def _certificate(host: Host, writer: asyncio.StreamWriter) -> Finding:
 
 
 def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificationError) -> Finding:
-    """Return the finding for a host whose certificate was refused, with the remedy."""
+    """Return the finding, with the remedy, for a host whose TLS certificate was refused."""
     is_known = isinstance(end, str) and cures.is_another_name(error)
     names = _names(host, str(end)) if is_known else ""
     fix = cures.of_certificate(host.place, error, names)
@@ -224,9 +224,9 @@ def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificatio
 
 
 def _names(host: Host, address: str) -> str:
-    """Return the names in the TLS certificate that the host shows.
+    """Return the names in the TLS certificate that the host presents.
 
-    The function does not verify the certificate, and uses it only to read these names.
+    The certificate is not verified. It serves only to read the names in it.
     """
     from cryptography import x509
 

@@ -1,4 +1,4 @@
-"""Handlers of `urllib.request` for the command line, which connect through the egress proxy."""
+"""Handlers of `urllib.request` for the command line, which send requests through the egress proxy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def named_reason(egress: Egress, url: str, reason: object) -> str:
 
 
 class _ThroughEgress(BaseHandler):
-    """Handler of `urllib.request` that chooses the route of each request, including redirected requests."""
+    """Handler of `urllib.request` that chooses the route of each request, also after a redirect."""
 
     handler_order = _AFTER_HOST
 
@@ -50,7 +50,7 @@ class _ThroughEgress(BaseHandler):
 
 
 def cure_of_certificate(reason: object) -> str:
-    """Return the remedy for a certificate of an unknown authority, as a suffix of the error; else empty."""
+    """Return the remedy for a certificate from an unknown authority, to append to an error; else empty."""
     if isinstance(reason, ssl.SSLCertVerificationError) and reason.verify_code in _UNKNOWN_AUTHORITY:
         return "; set SSL_CERT_FILE to the file of its authority, if that is a private one"
     return ""

@@ -1,4 +1,4 @@
-"""The end of a rule: the time in a ruleset's `until`, and the check that compares it with the clock."""
+"""The end of a rule: the time in the rule's `until`, and a check that compares this time with the clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _EXAMPLE: Final = "2027-01-31T00:00:00Z or 2027-01-31T00:00:00+01:00"
 
 
 def parse_until(text: str) -> Until:
-    """Parse the time in `until`, at which a rule ends. Raise ValueError if the text is not a valid time."""
+    """Parse the time in a rule's `until`, from which the rule no longer applies.
+
+    Raise ValueError if the text is not a valid time.
+    """
     if not _MOMENT.fullmatch(text):
         if _WITHOUT_OFFSET.fullmatch(text):
             raise ValueError(f"`until` needs a date, a time and an offset from UTC: write {_EXAMPLE}")
@@ -37,7 +40,7 @@ def parse_until(text: str) -> Until:
 
 
 def ending_check(until: Until) -> Check:
-    """Return a check that holds before the rule's end, and does not hold at the exact time of the end."""
+    """Return a check that is true before the end of the rule, and false from the end on."""
     end = until.end
     return lambda request, response: _before(end, request, response)
 
@@ -47,6 +50,6 @@ def _before(end: float, request: RequestFacts, response: ResponseFacts | None) -
 
 
 def moment_text(seconds: float) -> str:
-    """Write a time in UTC in the form that a ruleset uses."""
+    """Write a UTC time in the format that rulesets use."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="seconds" if not moment.microsecond else "microseconds")[:-6] + "Z"

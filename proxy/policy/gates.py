@@ -1,4 +1,4 @@
-"""Gates of a rule by client address and by time of the week, as checks of a request."""
+"""Gates by client address and by time of the week, which are conditions of a rule."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Address = tuple[int, int]  # IP version, and the address as a number
 def parse_network(text: str) -> IPv4Network | IPv6Network:
     """Parse a network or one IP address.
 
-    An IPv4-mapped IPv6 network becomes the IPv4 network. Raise ValueError if the text is neither a network
-    nor an address.
+    A network of IPv4-mapped IPv6 addresses is converted to the IPv4 network. Raise ValueError if the text is
+    neither a network nor an address.
     """
     network = ip_network(text)
     if isinstance(network, IPv6Network) and network.prefixlen >= _MAPPED_BITS:
@@ -80,7 +80,7 @@ def time_check(gate: TimeGate) -> Check:
 
 
 def minutes(text: str) -> int:
-    """Convert a time `HH:MM` to minutes of the day.
+    """Convert a time `HH:MM` to minutes since midnight.
 
     Raise ValueError if the text does not have the form `HH:MM`.
     """
@@ -123,7 +123,7 @@ def _address(text: str) -> Address | None:
 
 
 def is_address(text: str) -> bool:
-    """Return whether gates can parse the client address.
+    """Return whether the gates can parse the text as a client address.
 
     For a client address that cannot be parsed, the result of a gate is INDETERMINATE.
     """

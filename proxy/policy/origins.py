@@ -1,4 +1,4 @@
-"""The server of an absolute URL, in one normal form of scheme, host and port."""
+"""Origin of an absolute URL in a normal form of scheme, host and port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ORIGIN: Final = re.compile(
 
 
 class Origin(NamedTuple):
-    """Scheme, host and port of a URL in their normal form."""
+    """Scheme, host and port of a URL in normal form."""
 
     scheme: str
     host: str
@@ -21,7 +21,7 @@ class Origin(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The host as it is shown to people, with its port unless the scheme implies the port."""
+        """Host for messages, followed by the port unless the port is the default of the scheme."""
         return self.host if self.port == _DEFAULT_PORTS[self.scheme] else f"{self.host}:{self.port}"
 
 
@@ -33,7 +33,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address | None:
-    """Parse an absolute URL. Return None if the server of the URL is ambiguous."""
+    """Parse an absolute URL. Return None if a URL does not identify its server unambiguously."""
     found = _ORIGIN.match(text)
     if found is None:
         return None

@@ -1,6 +1,6 @@
-"""Detection of requests that stand for another request, which no rule has evaluated.
+"""Detection of requests that a service may treat as a different request, which no rule has evaluated.
 
-The proxy refuses requests that stand for another request.
+The proxy refuses requests that a service may treat as a different request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _METHOD_OVERRIDES: Final = frozenset((b"x-http-method", b"x-http-method-override
 
 
 def names_method_override(field: bytes) -> bool:
-    """Return whether a service may read the request's method from a header field of the given name.
+    """Return whether some services read the request's method from a header field with this name.
 
     A service that stores header fields as environment variables treats an underscore like a hyphen (RFC 3875
     §4.1.18).
@@ -25,6 +25,6 @@ def carries_query(method: str, target: Target) -> bool:
     """Return whether the request is a POST to `…/$query`.
 
     A POST to `…/$query` is a GET with query options in its body (OData 4.01, Passing Query Options in the
-    Request Body). Microsoft Graph provides `$batch` for long URLs instead of `$query`.
+    Request Body). For long URLs, Microsoft Graph offers `$batch` instead of `$query`.
     """
     return method == "POST" and target.may_end_in("$query")

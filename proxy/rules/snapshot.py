@@ -1,19 +1,20 @@
 """The persisted snapshot: validated rules and applications that the agent stores for workers and restarts.
 
 The snapshot file is one line `graphward-snapshot <format> <sha256 of the rest>` and a JSON body. The agent
-replaces the snapshot file by rename, so a reader finds the old file or the new file. Any other file content,
-such as a flipped bit or half a file, raises SnapshotDamaged, and no part of it is used.
+replaces the snapshot file by rename. So a reader finds either the complete old file or the complete new file.
+If the content is damaged, such as a flipped bit or half a file, the reader raises SnapshotDamaged and uses no
+part of the file.
 
-The snapshot file contains the compressed schemas together with the rulesets that name them. So a kill, a
-full disk or a copied file cannot separate the schemas from their rulesets. A snapshot file with schemas has
-format 2. A release that does not support schemas rejects format 2. An old release that accepted format 2
-would ignore the parts of a rule that need a schema.
+The snapshot file contains the compressed schemas together with the rulesets that name them. So a kill, a full
+disk or a copy cannot separate the rulesets from their schemas. A snapshot file with schemas has format 2. A
+release that does not support schemas rejects format 2. An old release that accepted format 2 would ignore the
+parts of a rule that need a schema.
 
-The file's modification time shows the age of the rules: it is the time of the last good sync, including one
-with an unchanged response (`mark_synced`). The modification time becomes `Snapshot.synced_at` when the
-snapshot file is read. When a worker starts, it measures MaxStalenessSeconds from the time
-`Snapshot.synced_at`. Later, each `Rules` message restarts the measurement of the rules' age on the worker's
-monotonic clock. So a clock that jumps neither stops the service nor keeps outdated rules active.
+The modification time of the snapshot file is the time of the last good sync, even of a sync that changed
+nothing (`mark_synced`). A reader of the snapshot file stores the modification time in `Snapshot.synced_at`.
+When a worker starts, the worker measures MaxStalenessSeconds from the time `Snapshot.synced_at`. After the
+start, each `Rules` message restarts the measurement of the rules' age on the worker's monotonic clock. So a
+jump of the system clock neither stops the service nor keeps outdated rules active.
 """
 
 import hashlib
@@ -101,7 +102,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return ""
 
     def age_at(self, now: float) -> float:
-        """Return the seconds from the control plane's confirmation of the snapshot to the Unix time `now`.
+        """Return the seconds since the control plane confirmed the snapshot, at the Unix time `now`.
 
         Return infinity if the confirmation is in the future: after a clock was set back, old rules must not
         count as new.
@@ -111,7 +112,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class SnapshotDamaged(Exception):
-    """The snapshot file is not complete and valid."""
+    """Error because the snapshot file is incomplete or invalid."""
 
 
 class _OutlinedRuleset(Ruleset, frozen=True, kw_only=True):
@@ -149,8 +150,9 @@ def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snaps
 
     Raise FileNotFoundError if the snapshot file is missing, and SnapshotDamaged if it is not valid.
 
-    Decoding ten thousand rules at once would hold the interpreter's lock for milliseconds. So `read_snapshot`
-    calls `pause` between the steps. A reader in another thread can thus let the event loop run.
+    Decoding ten thousand rules at once would hold Python's global interpreter lock for milliseconds. So
+    `read_snapshot` calls `pause` between the steps. A reader in another thread can thus let the event loop
+    run.
     """
     with path.open("rb") as file:
         content = file.read()
@@ -192,12 +194,15 @@ def _as(cls: type[S], outline: msgspec.Struct, **changes: object) -> S:
 
 
 def mark_synced(path: Path, at: float) -> None:
-    """Record in the snapshot file that the control plane confirmed the snapshot at the Unix time `at`."""
+    """Write to the snapshot file that the control plane confirmed the snapshot at the Unix time `at`."""
     os.utime(path, (at, at))
 
 
 def write_by_rename(path: Path, content: bytes) -> None:
-    """Replace a file atomically. A reader finds the old content or the new content, even after a crash."""
+    """Replace the file `path` atomically.
+
+    Even after a crash, a reader of the file finds either the old content or the new content.
+    """
     make_directory(path.parent)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     unfinished.unlink(missing_ok=True)  # a killed process may have left this file
@@ -216,7 +221,7 @@ def write_by_rename(path: Path, content: bytes) -> None:
 
 
 def write_at(fd: int, content: bytes, offset: int) -> None:
-    """Write all of the content to the file at the given offset, in pieces."""
+    """Write the complete content to the file from the given offset on, in as many pieces as needed."""
     view, at = memoryview(content), 0
     while at < len(content):
         at += os.pwrite(fd, view[at : at + _WRITE_BYTES], offset + at)

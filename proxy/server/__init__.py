@@ -1,1 +1,1 @@
-"""Data path of one worker process."""
+"""Data path: the code in a worker process that handles the requests of applications."""

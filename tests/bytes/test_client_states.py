@@ -67,10 +67,10 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Then:
-    """Expected outcome: the connection is in `state`, or closed if `state` is None.
+    """Expected outcome of an event: the connection has the state `state`, or is closed if `state` is None.
 
-    After the event, the client received responses with the statuses `received`. `record` has the status and
-    reason of the audit event that was written.
+    `received` lists the statuses of the responses that the client received after the event. `record` is the
+    status and reason of the audit event that the proxy wrote.
     """
 
     state: State | None
@@ -231,12 +231,12 @@ class Scene:
         await until(lambda: self.connection.state is state)
 
     async def round_trip(self) -> None:
-        """Make the proxy process all bytes sent to it so far, because both ends use the same event loop."""
+        """Make one more request, so that the proxy has processed all earlier bytes before the return."""
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 
     def can_send(self, *, piece: bytes, last: bytes, malformed: bytes) -> None:
-        """Set the bytes that the test's events send to the proxy."""
+        """Set the bytes that each event of the test sends to the proxy."""
         self.bytes_of = {
             E.NEXT: piece,
             E.LAST: last + self.proxy.request("/v1.0/behind"),

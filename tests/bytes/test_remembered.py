@@ -215,7 +215,7 @@ async def test_long_values_that_an_application_chooses_leave_little_behind(tmp_p
 
 
 async def test_each_request_goes_up_with_its_own_id_host_and_identity(tmp_path: Path) -> None:
-    """Two applications send heads that differ only in ids, while both upstream tokens are renewed."""
+    """Two applications send heads that differ only in ids, while both applications' tokens are renewed."""
     chance = random.Random(3)
     other = UpstreamCredential(lambda generation: None)
     async with data_path(responding(ok(b"{}")), tmp_path, max_connections=1) as proxy:

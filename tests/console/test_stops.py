@@ -77,7 +77,7 @@ def test_everything_is_stopped_by_who_means_it(browser: Browser, served: Served)
 
 
 def _find_the_stop_by_keyboard(visit: Visit) -> None:
-    """Find the emergency stop in the chart by keyboard, with its time in the chosen zone."""
+    """Find the emergency stop in the chart with the keyboard, and check its time in the chosen time zone."""
     visit.go("/")
     visit.page.locator(".zones summary").click()
     visit.page.get_by_label("Another time zone").fill("Asia/Tokyo")

@@ -252,7 +252,7 @@ async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
 
 
 async def test_what_does_not_follow_is_read_from_the_store(tmp_path: Path, store: SqliteStore) -> None:
-    """Another process stores events, or a batch has repeated events or unknown members."""
+    """Another process stores events, or a batch has events that are repeated or have unknown members."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     subject = IndexWriter(store, index)
     try:
@@ -347,7 +347,7 @@ async def test_an_index_that_another_process_made_anew_is_filled_whole(
 async def test_an_older_index_in_the_place_of_the_newer_one_is_filled_whole(
     tmp_path: Path, store: SqliteStore
 ) -> None:
-    """The store's cursor is ahead of an older index that replaced the newer index."""
+    """An older index file replaced the newer one, so the store's cursor is ahead of the index."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     try:
         await commit(store, range(5))

@@ -53,7 +53,7 @@ async def index(tmp_path: Path) -> AsyncIterator[SqliteIndex]:
 
 
 async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
-    """Return the numbers of the matching events, newest event first."""
+    """Return the sequence numbers of the events that the search finds, newest event first."""
     page = await index.search(SearchQuery(None if org is None else (org,), parse_filter(text), **more))
     return numbers(page.events)
 
@@ -98,7 +98,7 @@ async def test_a_page_of_the_largest_events_of_a_proxy_is_whole(index: SqliteInd
 async def test_pages_that_end_with_their_time_hold_each_event_once(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, seconds: int, text: str
 ) -> None:
-    """The parts of the search index overlap in time, and the test's clock moves a second at each call."""
+    """The time ranges of the index parts overlap, and each call of the test's clock adds one second."""
 
     class Ticks(TimeLimit):
         def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:
@@ -121,7 +121,7 @@ async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ticks(TimeLimit):
-        """A clock that moves one second each time that the search reads it."""
+        """A clock that advances by one second each time that the search reads the clock."""
 
         def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:
             super().__init__(6, may_end, count().__next__)
@@ -151,7 +151,7 @@ async def test_many_pages_of_one_organisation_hold_up_another_by_one_at_most(ind
 
 
 async def test_what_retention_took_from_the_store_is_found_no_more(index: StoredIndex) -> None:
-    """The index hides expired events even before it is purged."""
+    """A search does not return expired events, even before a purge removes them from the index."""
     await index.write(accepted(*(event(number) for number in range(3))))
     with closing(sqlite3.connect(index.store)) as store:
         store.execute("DELETE FROM blocks WHERE position = 2")
@@ -162,7 +162,7 @@ async def test_what_retention_took_from_the_store_is_found_no_more(index: Stored
 
 
 async def test_an_index_that_is_ahead_of_its_store_is_built_again(tmp_path: Path) -> None:
-    """A backup of the store was restored, so its positions will be assigned again to other events."""
+    """A restored store will assign positions that the index already uses for other events."""
     path = tmp_path / "search.sqlite"
     async with opened(path) as index:
         await index.write(accepted(event(1), event(2)))
@@ -200,7 +200,7 @@ async def test_an_index_that_a_busy_server_writes_meanwhile_is_not_ahead_of_its_
 
 
 async def test_nothing_is_written_to_an_index_that_lacks_what_came_before(tmp_path: Path) -> None:
-    """Another process created the index again and filled it up to some event."""
+    """Another process created the index again and wrote only the first events to it."""
     path = tmp_path / "search.sqlite"
     async with opened(path) as server:
         await server.write(accepted(event(1), event(2)))
@@ -271,7 +271,10 @@ async def test_a_new_file_has_a_new_name_in_the_outbox_and_a_reopened_one_keeps_
 async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_processes(
     tmp_path: Path,
 ) -> None:
-    """POSIX locks belong to the process: if the process closes the file anywhere, it releases all locks."""
+    """POSIX locks belong to the process.
+
+    If the process closes the file anywhere, it releases all its locks.
+    """
     path = tmp_path / "search.sqlite"
     sql = "SELECT coalesce(sum(count), 0) FROM parts"
     count = f"import sqlite3; print(*sqlite3.connect({str(path)!r}).execute({sql!r}))"
@@ -452,7 +455,7 @@ async def test_an_index_that_another_process_made_anew_is_read_with_its_own_dict
 async def test_events_of_many_organisations_that_come_together_stay_apart(
     index: SqliteIndex, tmp_path: Path
 ) -> None:
-    """FTS5 gets events in the order of their keys, so they make one segment, not one per organisation."""
+    """FTS5 receives the events in key order, so all organisations share one segment."""
     made = [event(n, orgId=f"org-{n % 7}", path=f"/v1.0/users/u{n}") for n in range(70)]
     await index.write(accepted(*made))
     for number in range(7):
@@ -490,7 +493,7 @@ async def test_counts_say_when_they_are_not_of_everything(
 async def test_counts_say_how_far_they_came_in_their_time(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, looks: int, counted: int
 ) -> None:
-    """The index has two parts, each with three events to read, the newer part first."""
+    """The index has two parts. A search reads three events of each part, first in the newer part."""
 
     class Looks(TimeLimit):
         def __init__(self, seconds: float, may_end: Callable[[Key], bool]) -> None:
@@ -610,7 +613,7 @@ async def test_the_newest_are_counted_whatever_they_arrived_with(
 async def test_counts_are_those_of_the_events(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """Compare the stored counts with the indexed rows, over several parts, before and after a purge."""
+    """Compare the stored counts with the indexed rows in several index parts, before and after a purge."""
     monkeypatch.setattr("controlplane.search.parts.PART_BITS", 9)
     made = [
         event(
@@ -683,7 +686,7 @@ async def test_it_finds_what_the_filter_means(
     filters: list[str],
     data: st.DataObject,
 ) -> None:
-    """The test writes the events at once or one by one, in one part or in several parts."""
+    """The test writes all events at once or one by one, into one index part or several."""
     events = [event(number) | changes for number, changes in enumerate(made)]
     at_once = data.draw(st.sampled_from([1, 3, 20]))
     tokens = data.draw(st.sampled_from([1, 32]))

@@ -1,4 +1,4 @@
-"""Tests of `store copy`: a store moves from SQLite to PostgreSQL, complete even after a killed copy."""
+"""Tests of `store copy`, from SQLite to PostgreSQL: the copy is complete, even after a killed attempt."""
 
 from __future__ import annotations
 

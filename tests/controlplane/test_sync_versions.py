@@ -1,4 +1,4 @@
-"""Tests of a cached sync version: it is valid until any process changes data for the proxy."""
+"""Tests of the cached sync version: it stays valid until a process changes data that the proxy receives."""
 
 from __future__ import annotations
 

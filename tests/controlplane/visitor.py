@@ -46,7 +46,7 @@ class Visitor:
 
 @asynccontextmanager
 async def visiting(plane: Plane) -> AsyncIterator[Visitor]:
-    """Sign in as Ada, an administrator, and yield the visitor."""
+    """Sign in as Ada, an administrator, and yield Ada's visitor object."""
     await operator(plane, "ada", {"*": "admin"})
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         browser = Browser(session, plane.console_url)

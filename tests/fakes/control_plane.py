@@ -1,4 +1,4 @@
-"""A fake control plane that checks every signature, and responds by the specification or by a script."""
+"""A fake control plane that checks every signature. Its responses follow the specification or a script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Script = Response | Callable[[], Awaitable[Response]]
 class FakeControlPlane(Fake):
     """A fake control plane whose responses a test can script.
 
-    Each scripted response is used once; after that, the fake follows the specification again.
+    The fake uses each scripted response once. After that, the fake follows the specification again.
     """
 
     def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, record: bool = False) -> None:
@@ -77,7 +77,7 @@ class FakeControlPlane(Fake):
             await self._news.wait_for(condition)
 
     def check_status(self, name: str) -> str | None:
-        """Return the status of a check in the last heartbeat, or None if the heartbeat has no such check."""
+        """Return the status of the check `name` in the last heartbeat; None if the check is missing."""
         checks = self.heartbeats[-1]["checks"] if self.heartbeats else {}
         return checks[name]["status"] if name in checks else None
 
@@ -176,7 +176,7 @@ def accepted(**members: Any) -> Response:
 
 
 def foreign(response: Response) -> Response:
-    """Return the response as an intermediary would give it: without a signature."""
+    """Return the response without a signature, as if an intermediary had sent it."""
     return Response(response.status, (*response.headers, ("Via", "1.1 gateway")), response.body)
 
 
@@ -197,7 +197,7 @@ def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Respo
 
 
 async def hang() -> Response:
-    """Wait for ever instead of sending a response."""
+    """Wait for ever, as a control plane that never sends a response."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
 

@@ -1,4 +1,4 @@
-"""Fake for the graph API: published examples, a small directory, and routes for every form of response.
+"""Fake of the graph API: published examples, a small directory, and a route for each form of response.
 
 In a test: `async with FakeGraph(tls=certificate, accepts=identity.accepts) as graph: ... graph.requests`. As
 a process: `python -m tests.fakes.graph --cert FILE --key FILE --token TEXT` prints `ready ADDRESS`.
@@ -53,7 +53,7 @@ Handler = Callable[["FakeGraph", Received, "re.Match[str]"], Response | Awaitabl
 class FakeGraph(Fake):
     """A fake of Microsoft Graph.
 
-    If `realistic` is True, responses are chunked and compressed, with extra headers.
+    If `realistic` is True, the fake's responses are chunked, compressed and have more header fields.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class FakeGraph(Fake):
         return self._dressed(request, response)
 
     async def content(self, request: Received) -> Response:
-        """Return the response before transfer encoding, also for a sub-request of a $batch."""
+        """Return the response before transfer encoding, for a request or a sub-request of a `$batch`."""
         first = self.first_responses.get(request.path)
         if first:
             return first.popleft()
@@ -125,7 +125,7 @@ class FakeGraph(Fake):
         return self._examples.get((method, unquote(target)))
 
     def _dressed(self, request: Received, response: Response) -> Response:
-        """Return the response with the headers and codings that the real service adds."""
+        """Return the response with the header fields and content codings that the real service adds."""
         request_id = str(uuid.uuid4())
         headers = [("Cache-Control", "no-cache"), *response.headers, ("request-id", request_id)]
         headers.append(("client-request-id", request.value("client-request-id") or request_id))
@@ -149,7 +149,7 @@ class FakeGraph(Fake):
 
 
 def _first_coding(accepted: str) -> str:
-    """Return the first content coding of the client that the service supports."""
+    """Return the first content coding that the client accepts and the fake service supports."""
     offered = (each.partition(";")[0].strip() for each in accepted.lower().split(","))
     return next((each for each in offered if each in ("gzip", "br")), "")
 

@@ -1,4 +1,4 @@
-"""Upload sessions and downloads of the fake graph, at addresses that contain their own credential.
+"""Upload sessions and downloads of the fake graph. Their addresses contain their own credential.
 
 In the real service, addresses that contain a credential have other host names than the graph API. Addresses
 that contain a credential have the host `localhost`, and the fake graph's other addresses have `127.0.0.1`.

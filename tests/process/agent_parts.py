@@ -57,7 +57,7 @@ def collector(directory: Path, journal: Journal, **changes: Any) -> Collector:
 
 
 def collect_all(part: Collector, passes: int = 60) -> None:
-    """Repeat passes of the collector until nothing changes, which takes a live agent some seconds."""
+    """Run the collector until its passes change nothing. In a live agent, these passes take some seconds."""
     quiet = 0
     for _ in range(passes):
         quiet = 0 if part.run_pass() else quiet + 1

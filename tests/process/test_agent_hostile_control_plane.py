@@ -1,4 +1,4 @@
-"""Tests with invalid, huge, slow or unrelated responses of a control plane: none breaks the agent."""
+"""Tests that no invalid, huge, slow or unrelated response of a control plane breaks the agent."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ async def test_no_depth_of_an_unsigned_response_ends_the_sync(
 async def test_an_etag_that_cannot_be_sent_back_is_not_kept(
     tmp_path: Path, control: FakeControlPlane, etag: str
 ) -> None:
-    """Signatures of responses do not cover the ETag.
+    """The signature of a response does not cover the ETag of the response.
 
-    A stored bad ETag would break the agent or every later sync.
+    If the agent stored a malformed ETag, the agent or every later sync would fail.
     """
 
     async def response() -> Response:
@@ -252,7 +252,7 @@ async def test_no_depth_of_an_identity_provider_s_response_is_more_than_a_failur
 
 @pytest.mark.process
 async def test_calls_that_hang_or_kill_keep_no_rules_from_coming(tmp_path: Path) -> None:
-    """Heartbeats and reports never get a response, and some sync responses crash every parser."""
+    """Heartbeats and metrics reports never get a response, and some sync responses crash every parser."""
     async with a_proxy(tmp_path) as running:
         worker, control, pid = running.workers[0], running.control, running.pid
         await worker.until(lambda report: any(isinstance(each, Rules) for each in report))

@@ -33,7 +33,7 @@ from tests.process.test_agent_shipper import Rig, journal_with, rig
 
 @dataclass
 class Refused:
-    """Refused batches of org-1, and an operator who moves their files to `resend/`."""
+    """Fixture with refused batches of org-1, which a test can move to `resend/` as an operator would."""
 
     directory: Path
     parts: Rig

@@ -1,4 +1,4 @@
-"""Tests of delivery from the journal to the control plane: the effect of each response on a batch.
+"""Tests of the delivery of audit events: how each response of the control plane affects a batch.
 
 The delivery of one organisation's events never delays the events of another organisation.
 """
@@ -64,7 +64,7 @@ class Rig:
     control: FakeControlPlane
 
     async def ship(self, condition: Callable[[], bool] | None = None) -> None:
-        """Deliver events until none is left, or until the condition is true."""
+        """Deliver events until no event is left, or until the condition is true."""
         self.shipper.notify(self.journal.pending())
         if condition is not None:
             await self.control.until(condition)
@@ -306,7 +306,7 @@ async def test_a_refusal_by_something_between_is_no_word_about_a_batch(
 async def test_409_sends_the_same_events_under_a_new_id(
     tmp_path: Path, control: FakeControlPlane, times: int
 ) -> None:
-    """If the clock is wrong again, another batch id expires, and the agent pauses between attempts."""
+    """If the clock is wrong again, another batch id also expires. The agent pauses between attempts."""
     control.audit_script.extend([error(409, "batchExpired")] * times)
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
@@ -401,7 +401,7 @@ async def test_of_two_waits_the_signed_one_counts(
 async def test_without_required_signatures_what_names_the_batch_is_believed(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """A control plane that only follows the specification does not need to sign its responses."""
+    """A control plane that implements only the specification does not have to sign its responses."""
     control.sign_responses = False
     html = Response(202, (("Content-Type", "text/html"),), b"<html>one moment</html>")
     control.audit_script.extend([html, foreign(accepted(batchId="another")), error(409, "batchExpired")])
@@ -589,7 +589,7 @@ def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: float | Non
 async def test_events_of_an_earlier_identity_go_out_with_the_numbers_of_the_present_one(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The control plane counts a new proxy's events from 1, and reports no number as missing."""
+    """The events of a new proxy get numbers from 1, so the control plane reports no number as missing."""
     journal = journal_with(tmp_path, {"org-1": 30, "org-2": 4}, path='/v1.0/a","seq":7,"b')
     journal.number_for("proxy-1", None)
     async with rig(journal, control, max_batch_size=10) as parts:

@@ -1,4 +1,4 @@
-"""Tests of a control plane that returns after a day: the backlog arrives once, in order, within the limits.
+"""Tests of a control plane that was down for a day: the backlog arrives once, in order, within limits.
 
 The agent's memory does not grow with the backlog.
 """
@@ -27,7 +27,7 @@ MOST_MEMORY_KIB = 150 * 1024
 
 
 class LimitedControlPlane(FakeControlPlane):
-    """Control plane that accepts a few batches per pause, and is unreachable until the test starts it."""
+    """Control plane that accepts a few batches per pause. It is unreachable until the test starts it."""
 
     def __init__(self) -> None:
         super().__init__()

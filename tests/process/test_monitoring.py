@@ -1,6 +1,6 @@
-"""Tests of alert rules and dashboard with a real Prometheus, proxy and control plane under load.
+"""Tests of the alert rules and the dashboard, with a real Prometheus, proxy and control plane under load.
 
-The programs expose every metric that the alerts and dashboard name, and every dashboard query returns data.
+The programs expose each metric in the alerts and the dashboard. Each query of the dashboard returns data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WINDOW: Final = "20s"  # replaces the interval that Grafana computes from the s
 
 
 class Measured(System):
-    """A system that exposes all metrics: it has TLS, a sink, and a vault's secret that expires."""
+    """A system that exposes all metrics: it uses TLS, a sink, and an expiring secret in a vault."""
 
     def __init__(self, directory: Path, syslog_port: int) -> None:
         rules = {"app": rules_file(directory)}

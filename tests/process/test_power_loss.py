@@ -1,8 +1,8 @@
-"""Tests of power loss at any step of the agent: only the synced content of its files is left.
+"""Tests of a power loss at any step of the agent, after which only synced file content is left.
 
-The tests model a power loss as POSIX describes it. A file has the content of its last fsync, and a name
-exists once its directory was synced. Writes after the last fsync may be missing or incomplete after a power
-loss.
+The tests model a power loss as POSIX describes it. After a power loss, a file has the content of its last
+fsync. Its name exists if its directory was synced. Writes after the last fsync may be missing or incomplete
+after a power loss.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 
 
 class Disk:
-    """A recorder of the syncs below a directory; after each sync, `step` may inspect the durable files."""
+    """Recorder of the syncs below a directory. After each sync, `step` can inspect the durable files."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> None:
         self._root = root
@@ -68,7 +68,7 @@ class Disk:
         return call
 
     def after_power_loss(self, copy: Path, *, torn: random.Random | None = None) -> None:
-        """Copy the files that a power loss leaves; if `torn` is given, add some unsynced writes."""
+        """Copy the files as a power loss leaves them. If `torn` is given, include some unsynced writes."""
         for name, inode in self._names.items():
             target = copy / Path(name).relative_to(self._root)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class Disk:
 def test_a_snapshot_is_synced_before_it_has_its_name_and_then_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The snapshot file is the complete old snapshot or the complete new one at each step."""
+    """After each step, the snapshot file is either the complete old snapshot or the complete new one."""
     path = tmp_path / "snapshot.json"
     old = read_snapshot(FORMATS / "v1" / "snapshot.json")
     write_snapshot(path, old)

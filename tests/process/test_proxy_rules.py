@@ -1,4 +1,4 @@
-"""Tests of rules and applications that change at the control plane, and of outages of the control plane."""
+"""Tests in which rules and applications change at the control plane, or the control plane is unreachable."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_damaged_snapshot_is_not_applied(tmp_path: Path) -> None:
 async def test_a_snapshot_that_is_lost_while_the_proxy_runs_is_written_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    """The agent has the rules, and the control plane only responds that nothing changed."""
+    """The agent has the rules. The control plane responds only that the rules are unchanged."""
     snapshot = tmp_path / "snapshot.json"
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
         whole = read_snapshot(snapshot)

@@ -302,7 +302,7 @@ def test_a_batch_larger_than_5_mb_is_413(plane: Plane) -> None:
 
 
 def test_a_refused_batch_leaves_no_trace_of_its_id(plane: Plane) -> None:
-    """A batch that was refused (400, 403, 413, 429) leaves no trace of its batch id."""
+    """After a batch is refused (400, 403, 413, 429), its batch id can be used for another batch."""
     batch_id = "refused-before"
     for refused in (
         event(plane.beta),
@@ -574,7 +574,7 @@ def test_performance_counters_cover_what_was_evaluated(shipping: Shipping) -> No
 
 
 def test_a_token_request_is_not_an_evaluated_one(shipping: Shipping) -> None:
-    """Only upstream requests count as evaluated, because only these are evaluated against the ruleset."""
+    """Only upstream requests count as evaluated: a ruleset does not evaluate token requests."""
     seen = len(shipping.control.metrics)
     shipping.new_token()
     until(lambda: len(shipping.control.metrics) >= seen + 3)

@@ -1,4 +1,4 @@
-"""The command blocks of docs/how-to/install.md, each with the comment before it."""
+"""The command blocks of docs/how-to/install.md, each with the comment that precedes the block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the known facts of the service that a schema describes."""
+"""Find the known facts about the service to which a schema belongs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KNOWN: Final = (GRAPH_FACTS,)
 
 
 def facts_of(model: ResourceModel) -> Facts:
-    """Return the facts of the schema's service, or NO_FACTS if the schema has no known namespace."""
+    """Return the facts about the schema's service, or NO_FACTS if no namespace of the schema is known."""
     for facts in _KNOWN:
         if model.has_space_of(facts.namespace + "."):
             return facts

@@ -1,4 +1,4 @@
-"""Choose the keys that can verify an assertion, limit the algorithms of each key type, and check signatures.
+"""Choose the keys that can verify an assertion, limit each key type's algorithms, and check signatures.
 
 The module `keys` does no input or output.
 """
@@ -39,7 +39,7 @@ def named_keys(keys: Sequence[Jwk], assertion: Assertion) -> list[Jwk]:
 
 
 def fits(key: Jwk, algorithm: str) -> bool:
-    """Return True if the key's type and the members of the JWK allow this algorithm."""
+    """Return True if the key's type and JWK members allow the algorithm."""
     kind = key.get("kty")
     if kind == "RSA":
         by_type = algorithm in _RSA
@@ -57,9 +57,9 @@ def fits(key: Jwk, algorithm: str) -> bool:
 
 
 def check_signature(keys: Sequence[Jwk], assertion: Assertion, credential_id: str | None) -> Jwk:
-    """Return the key that signed the assertion.
+    """Return the one of the `keys` that signed the assertion.
 
-    Raise AssertionRefused if none of the keys signed the assertion.
+    Raise AssertionRefused if none of the `keys` signed the assertion.
     """
     fitting = [key for key in keys if fits(key, assertion.algorithm)]
     if not fitting:
@@ -85,7 +85,7 @@ def _signed(key: Jwk, assertion: Assertion) -> bool:
 def _public_key(key: Jwk) -> RSAPublicKey | EllipticCurvePublicKey | None:
     """Return the public key of a JWK.
 
-    Return None if the key is weak, or so large that each check would be slow.
+    Return None if the key is weak, or so large that each signature check would be slow.
     """
     if key.get("kty") == "EC":
         curve = ECAlgorithm.from_jwk(dict(key))

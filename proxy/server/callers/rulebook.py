@@ -1,4 +1,4 @@
-"""Build the compiled rules of a worker from a snapshot: callers by client id, each with its ruleset."""
+"""Build a worker's compiled rules from a snapshot: the applications by client id, each with its ruleset."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ class Caller:
         return (*self.secret_hashes, *(each for each in ended if each not in self.secret_hashes))
 
     def secret_with(self, secret_hash: str) -> Secret | None:
-        """Return the secret of the application that has this hash.
+        """Return the application's client secret whose hash is `secret_hash`.
 
-        Return None if the control plane is an older version that sends only hashes.
+        Return None if the hash is unknown, or if the control plane is an older version that sends only
+        hashes.
         """
         for each in self.credentials or ():
             if isinstance(each, Secret) and each.hash == secret_hash:
@@ -61,12 +62,12 @@ class Caller:
         return None
 
     def secret_end_after(self, moment: int) -> int | None:
-        """Return the first Unix time after `moment` at which a secret of the application ends.
+        """Return the first Unix time after `moment` at which a client secret of the application ends.
 
-        Return None if no secret of the application ends.
+        Return None if no client secret of the application ends after `moment`.
 
-        When a secret ends, the control plane increments `secret_version`, which ends the tokens of all
-        secrets.
+        When a secret ends, the control plane increments `secret_version`. This ends the tokens that the
+        application got with any secret.
         """
         ends = [
             int(each.ends_at)
@@ -76,9 +77,9 @@ class Caller:
         return min(ends, default=None)
 
     def credential_in_force(self, credential_id: str, now: float) -> Credential | None:
-        """Return the credential of the application with this id.
+        """Return the application's credential with the id `credential_id`.
 
-        Return None if the credential was removed or has ended.
+        Return None if the credential was removed or has expired.
         """
         for each in self.credentials or ():
             if each.id == credential_id:
@@ -92,9 +93,9 @@ Sources = tuple[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rulebook:
-    """Rules snapshot in compiled form, ready for evaluation.
+    """Compiled form of a rules snapshot, with which a worker evaluates requests.
 
-    The worker replaces its rulebook as a whole and never changes it.
+    A worker never changes its compiled rules. It replaces them as a whole.
     """
 
     callers: dict[str, Caller] = field(default_factory=dict)
@@ -117,13 +118,14 @@ async def build_rulebook(
     credentials: UpstreamCredentials,
     models: Mapping[str, ResourceModel] | None = None,
 ) -> Rulebook:
-    """Compile the changes since `previous`, and yield to the event loop between slices of the work.
+    """Compile the rules that changed since `previous`. Yield to the event loop between slices of the work.
 
-    `models` is the result of `load_models` for the snapshot. Raise SnapshotDamaged if a resource model is
-    missing.
+    `models` contains the resource models that `load_models` returned for the snapshot. Raise SnapshotDamaged
+    if a resource model is missing.
 
-    The garbage collector is disabled during the compilation, and ignores the compiled objects from then on.
-    Repeated garbage collections over ten thousand rules would stall requests for a tenth of a second each.
+    The garbage collector is disabled during the compilation. Later, the garbage collector ignores the
+    compiled objects. Each garbage collection over ten thousand compiled rules would stall requests for a
+    tenth of a second.
     """
     gc.disable()
     try:
@@ -195,7 +197,7 @@ async def _compile(ruleset: Ruleset, schemas: Schemas) -> CompiledRuleset:
 
 
 def _free_in_slices(root: Node[Entry]) -> None:
-    """Free the memory of a ruleset in slices, after the last request that the ruleset evaluates."""
+    """Free the memory of a replaced ruleset in slices, after the last request that this ruleset evaluates."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

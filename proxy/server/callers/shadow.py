@@ -1,8 +1,8 @@
-"""Evaluate an application's shadow ruleset in addition to the active one, only for the audit event.
+"""Evaluate an application's shadow ruleset in addition to its active ruleset, only for the audit event.
 
-The shadow ruleset affects neither the request nor its response. No verdict of the shadow ruleset is enforced,
-and no body is buffered for this ruleset. A verdict is "unknown" if its rules need a body that was not read,
-or if the proxy has a fault.
+The shadow ruleset affects neither the request nor its response. The proxy does not enforce the shadow
+ruleset's verdict, and buffers no body for the shadow ruleset. The shadow verdict is "unknown" if the rules
+need a body that was not read, or if the evaluation fails.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class ShadowEvaluation:
     ) -> None:
         """Evaluate the request rules of the shadow ruleset.
 
-        `facts.body` is empty both for a missing body and for an unread body; `body_known` distinguishes these
-        two cases. `envelope` marks an outer $batch request, which only a rule for $batch itself can block.
+        An empty `facts.body` can stand for a missing body or for an unread body. `body_known` is False for an
+        unread body. `envelope` marks an outer `$batch` request. A rule for `$batch` can block such a request,
+        but the default verdict cannot.
         """
         self._rules = rules
         self._facts = facts
@@ -76,7 +77,7 @@ class ShadowEvaluation:
 
     @property
     def wants_response(self) -> bool:
-        """True if response rules of the shadow ruleset can still change its verdict."""
+        """True if the response rules of the shadow ruleset can still change the shadow verdict."""
         plan, decision = self._plan, self._request_decision
         return (
             plan is not None
@@ -90,7 +91,7 @@ class ShadowEvaluation:
     ) -> None:
         """Evaluate the response rules of the shadow ruleset with the known facts.
 
-        Call this method only if `wants_response` is true.
+        Call this method only if the property `wants_response` is true.
         """
         plan, decision = self._plan, self._request_decision
         assert plan is not None

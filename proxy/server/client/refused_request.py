@@ -1,4 +1,4 @@
-"""Respond to a request that is refused before it has an exchange, and write its audit event."""
+"""Respond to a request that is refused before its exchange begins, and write the audit event."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 def refuse_head(context: Context, error: MalformedHead, received: bytes, client_ip: str) -> bytes | None:
     """Return the response to a request with a malformed head, or None if the audit event cannot be written.
 
-    The refusal is recorded as an audit event if `received` contains a readable token. If `received` contains
+    If `received` contains a readable token, the refusal is recorded as an audit event. If `received` contains
     no readable token, the organisation is unknown, so the refusal is only counted and logged.
     """
     _count(context, error)
@@ -50,7 +50,7 @@ def refuse_head(context: Context, error: MalformedHead, received: bytes, client_
 
 
 def no_room_for_connection(context: Context) -> bytes:
-    """Return the response to a client connection beyond the connection limits."""
+    """Return the response to a client whose connection exceeds the connection limits."""
     refusal = overloaded("The proxy has too many connections.", close=True)
     context.requests += 1
     own_id = request_id(int(time.time() * 1000), context.spool.id_prefix, context.requests)
@@ -59,7 +59,7 @@ def no_room_for_connection(context: Context) -> bytes:
 
 
 def record_unfinished_head(context: Context, received: bytes, client_ip: str) -> None:
-    """Write the audit event of a client that left before its head was complete, if its token is known."""
+    """Write the audit event of a client that left before sending a complete head, if its token is known."""
     pending = pending_event_of_refused(context, received, client_ip)
     if pending.caller is not None:
         pending.status = STATUS_CLIENT_LEFT

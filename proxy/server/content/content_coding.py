@@ -1,4 +1,4 @@
-"""Decode content codings of HTTP messages (RFC 9110 §8.4), without ever exceeding the allowed output."""
+"""Decode the content codings of HTTP messages (RFC 9110 §8.4), within a limit of the output size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ContentCodingError(ValueError):
 
 
 class DecompressedTooLarge(ContentCodingError):
-    """The decompressed output is larger than allowed."""
+    """Error because the decompressed output is larger than allowed."""
 
 
 class _Stage(Protocol):
@@ -67,7 +67,7 @@ class _Gzip:
 
 
 class _Deflate:
-    """Decoder of deflate (RFC 9110 §8.4.1.2): zlib format, or the bare deflate stream of some senders."""
+    """Decoder of deflate (RFC 9110 §8.4.1.2): zlib format, or deflate without a zlib header."""
 
     def __init__(self) -> None:
         self.pending = False
@@ -116,7 +116,7 @@ def _begins_stored_block(data: bytes) -> bool:
 class _Brotli:
     """Decoder of Brotli (RFC 7932).
 
-    The brotli library rejects bytes after the end of the data. The decompression library may exceed the
+    The brotli library rejects bytes after the end of the compressed data. The brotli library may exceed the
     output limit by one block.
     """
 
@@ -160,7 +160,7 @@ def _stage(coding: str) -> _Stage | None:
 
 
 class StreamDecoder:
-    """Decoder of a body that arrives in chunks. The decoder returns output in pieces of bounded size.
+    """Decoder of a body that arrives in chunks. The decoder returns its output in pieces of limited size.
 
     Each `feed` returns about 64 KiB of output at most (for br, one block more). While `pending` is true, more
     output is available without further input: call `feed(b"")` again. `limit` applies to the output of each
@@ -198,7 +198,7 @@ class StreamDecoder:
         return data
 
     def finish(self) -> bytes:
-        """End the body after all output was read.
+        """End the body, after the caller has read all decoded output.
 
         Raise ContentCodingError if the compressed data is truncated.
         """
@@ -210,9 +210,9 @@ class StreamDecoder:
 
 
 def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
-    """Return the body without its content codings.
+    """Return the body after all content codings are removed.
 
-    `codings` has the order of Content-Encoding: the first coding was applied first.
+    `codings` is in the order of Content-Encoding, so the coding that was applied first comes first.
     """
     if len(body) > limit:
         raise DecompressedTooLarge("the body is larger than the limit")

@@ -3,7 +3,7 @@
 docs/reference/token-endpoint.md and docs/reference/rules.md describe the behaviour.
 
 A `$batch` request cannot bypass a ruleset. Each sub-request is evaluated as if it arrived as a separate
-request. The audit event of a sub-request names the batch by `parentRequestId`.
+request. Each sub-request has an audit event, which names the batch in the field `parentRequestId`.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ class Batch:
 
     @property
     def record_bytes(self) -> int:
-        """Approximate number of bytes that the records of the sub-requests will take in the spool."""
+        """Approximate number of bytes that the audit records of the sub-requests need in the spool."""
         return _record_bytes(self._parts)
 
     @property
     def unchanged(self) -> bool:
-        """True if the upstream receives exactly the bytes of the `$batch` request that arrived."""
+        """True if the proxy sends the upstream exactly the bytes of the `$batch` request that arrived."""
         return all(each.response is None and not each.part.changed for each in self._parts)
 
     @property
@@ -127,11 +127,11 @@ class Batch:
         return reduced_batch(body, [each.part for each in self._parts], keep)
 
     def own_response(self) -> bytes:
-        """Return the response to a batch of which no sub-request is sent upstream."""
+        """Return the response to a batch if none of its sub-requests is sent upstream."""
         return self._merged(b'{"responses":[]}', [])
 
     def response(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
-        """Return the batch response for the application; None if the upstream's response needs no change.
+        """Return the application's `$batch` response; None if the upstream's response needs no change.
 
         The method filters the response to each sub-request, rewrites locations with `relocated`, and adds
         responses that the proxy itself made. Raise MalformedBatch if the upstream's response cannot be read;
@@ -161,13 +161,13 @@ class Batch:
         return self._merged(body, finished)
 
     def stop(self) -> None:
-        """Note that an emergency stop, and not a rule, blocks the sub-requests that the rules allowed."""
+        """Record that an emergency stop blocks the sub-requests that the rules allowed."""
         for each in self._parts:
             if each.pending.upstream_status is not None or not each.pending.status:
                 each.pending.block_without_rule()
 
     def withdraw(self) -> None:
-        """Note that the upstream's responses to the sub-requests do not reach the application."""
+        """Record that the application does not receive the upstream's responses to the sub-requests."""
         for each in self._parts:
             if each.pending.upstream_status is not None:
                 each.pending.status = 0
@@ -177,9 +177,9 @@ class Batch:
     def record(self, status: int, reason: str) -> bool:
         """Write the audit events of the sub-requests to the spool.
 
-        Return False if an audit event could not be written.
+        Return False if the spool has no room for one of the audit events.
 
-        The proxy records `status` and `reason` for sub-requests without a response.
+        If a sub-request has no response of its own, its audit event gets `status` and `reason`.
         """
         envelope = self._envelope
         for each in self._parts:
@@ -262,9 +262,9 @@ class Batch:
             ) from None
 
     def _fail_dependants(self) -> None:
-        """Refuse every sub-request that depends on a sub-request that is not sent upstream.
+        """Refuse each sub-request that depends on a sub-request that the proxy does not send upstream.
 
-        The dependency may be indirect.
+        The dependency may also be indirect, through other sub-requests.
         """
         failed = {each.part.id for each in self._parts if each.response is not None}
         before = -1
@@ -300,9 +300,9 @@ class Batch:
     # Responses to sub-requests
 
     def _evaluated_response(self, evaluated: _Part, response: BatchResponse) -> bytes:
-        """Evaluate the response to one sub-request, and return the response.
+        """Evaluate the response to one sub-request, and return the response that the application receives.
 
-        A response in which nothing changes keeps its original bytes.
+        If nothing changes in a sub-request's response, the response keeps its original bytes.
         """
         pending = evaluated.pending
         pending.upstream_status = response.status
@@ -371,7 +371,7 @@ class Batch:
 
 
 def _evaluate_response(evaluation: Evaluation, response: BatchResponse, body: bytes | None) -> None:
-    """Evaluate the response to a sub-request.
+    """Evaluate the upstream's response to one sub-request.
 
     Raise Refusal if rules block the response, or if the response cannot be read.
     """
@@ -393,22 +393,22 @@ def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
 def _content_type(headers: Iterable[tuple[str, str]]) -> bytes:
     """Return the media type of a sub-request's body.
 
-    The type is JSON if the headers of the sub-request name no type, or several types.
+    The media type is JSON if the sub-request has no Content-Type header or several different ones.
     """
     named = {value for name, value in headers if name.lower() == "content-type"}
     return named.pop().encode() if len(named) == 1 else b"application/json"
 
 
 def _says_of_every_part(status: int | None) -> bool:
-    """Return True if the status of the whole batch applies to each sub-request.
+    """Return True if the status of a `$batch` response also applies to each of its sub-requests.
 
-    A success status of a batch does not apply to its sub-requests.
+    The success status of a `$batch` response does not apply to the sub-requests.
     """
     return status is not None and not 200 <= status < 300
 
 
 def _trace_in(headers: Iterable[tuple[str, str]]) -> str | None:
-    """Return trace, span and flags of a sub-request's `traceparent`, if the sub-request has exactly one."""
+    """Return trace id, span id and flags of a sub-request's `traceparent`, if it has exactly one."""
     values = [value for name, value in headers if name.lower() == "traceparent"]
     return trace_of(values[0].encode("utf-8", "replace")) if len(values) == 1 else None
 

@@ -82,9 +82,9 @@ def pending_event_of_refused(context: Context, received: bytes, peer: str) -> Pe
 
 
 class PendingEvent:
-    """Facts that are known so far about one request.
+    """Facts about one request that are known so far.
 
-    `write` turns the known facts into an audit event, once.
+    The method `write` makes one audit event from the known facts.
     """
 
     __slots__ = (
@@ -179,7 +179,7 @@ class PendingEvent:
         self.upstream_request_id = None
 
     def upstream_ended(self) -> None:
-        """Note how long the request waited, because the upstream call ended without a response."""
+        """Record how long the request waited for the upstream, because no response arrived."""
         if self.upstream_us is None and self.upstream_started:
             self.upstream_us = int((_clock() - self.upstream_started) * 1e6)
 
@@ -214,7 +214,7 @@ class PendingEvent:
             raise Refusal("policyBlocked", message, decision.reason, rule_id=decision.rule_id)
 
     def block_without_rule(self) -> None:
-        """Note that the request is blocked, but not by a rule."""
+        """Record that the proxy blocked the request for a reason other than a rule."""
         self.verdict, self.rule_id, self.several_rule_ids = "block", None, ()
 
     def write(self, context: Context) -> bool:
