@@ -3,7 +3,8 @@
 A store has 400 organisations, 400 rulesets, 4,000 applications and 3,000 proxies, each with 20 heartbeats and
 40 windows of metrics. A control plane, started with the usual command, serves each list of the admin API and
 each page of the console in turn. Another client requests the control plane's health while the control plane
-serves the lists. The longest wait of this client shows how long the process served no other client.
+serves the lists. The longest wait of this client for the health shows how long the control plane served no
+other client.
 """
 
 import argparse

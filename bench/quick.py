@@ -1,6 +1,6 @@
 """Quick check: measure Graphward and the byte relay in the same minute.
 
-The ratio of their costs is compared with the ratio in bench/baseline.toml.
+The program compares the cost ratio of Graphward and the relay with the ratio in bench/baseline.toml.
 
 The check needs only this repository: it uses the repository's own load client and upstream.
 """
@@ -23,7 +23,7 @@ PACE: Final = Pace(rounds=5, seconds=2)
 
 
 def check(rig: Rig) -> int:
-    """Return the exit status: 1 if the ratio is clearly above the ratio in bench/baseline.toml."""
+    """Return the exit status: 1 if the measured ratio clearly exceeds the ratio in bench/baseline.toml."""
     committed = tomllib.loads(BASELINE.read_text())
     baseline, tolerance = float(committed["ratio"]), float(committed["tolerance"])
     loader = request_loader(rig.run, rig.token, ONE_PATH, client=own_client)

@@ -1,4 +1,4 @@
-"""Byte relay on uvloop, which shows the cost of the event loop and the kernel in Python without HTTP.
+"""Byte relay on uvloop, which measures Python's cost for the event loop and the kernel, without HTTP.
 
 Each client connection gets its own upstream connection, and bytes are forwarded as they arrive.
 """
@@ -13,9 +13,9 @@ import uvloop
 
 
 class _Side(asyncio.Protocol):
-    """One of the two connections of a relayed pair.
+    """One of the two connections between which the relay copies bytes.
 
-    The other connection of the pair writes the bytes that this connection reads.
+    Bytes that the relay reads from one connection are written to the other connection of the pair.
     """
 
     def __init__(self) -> None:

@@ -97,7 +97,7 @@ class IndexWriter:
     def lag(self) -> int:
         """Number of events that the control plane has accepted and the index does not have yet.
 
-        The store may have more events that are not in the index.
+        The index may lack still more events of the store, which this number does not count.
         """
         return max(0, self._newest - self._position)
 
@@ -145,7 +145,7 @@ class IndexWriter:
             await _wait(self._stopped, self._linger_seconds)
 
     async def drain(self) -> int:
-        """Write all events of the store to the index, or until stop().
+        """Write all events of the store to the index, unless stop() ends the work earlier.
 
         Return their number. Raise the error if the index or the store fails.
         """

@@ -2,8 +2,8 @@
 
 A store that was made by this release has every event in the audit chain from the beginning. The events of an
 earlier release are added to the audit chain once, before the control plane listens for the first time. A text
-that is sealed under the master key records that the events of the earlier release were added. So an attacker
-who can only write the store's file can't present new events as old events.
+that is sealed under the master key records that the earlier release's events were added to the chain. So an
+attacker who can only write the store's file can't present new events as old events.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def chain_key(vault: Vault) -> bytes:
 async def begin_chain(vault: Vault, store: Store) -> None:
     """Sign new links of the audit chain from now on.
 
-    First add the events of an earlier release to the audit chain, if this was not done yet.
+    First add the events of an earlier release to the audit chain, unless these events were added already.
     """
     store.sign_links(chain_key(vault))
     if await opened_check(vault, store) == CHAINED:
@@ -50,7 +50,7 @@ async def begin_chain(vault: Vault, store: Store) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Chain link that somebody kept outside the store, with its number if the number was kept too."""
+    """Link of the audit chain that somebody kept outside the store, perhaps with the link's number."""
 
     link: bytes
     number: int | None = None
@@ -60,7 +60,7 @@ class Known:
 class Walk:
     """Progress of a verification of the audit chain.
 
-    If `done` is True, `misfit` is the result of the verification.
+    If `done` is True, `misfit` is the mismatch that the verification found, or None.
     """
 
     reached: Reached
@@ -70,7 +70,7 @@ class Walk:
 
 
 async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> AsyncGenerator[Walk]:
-    """Verify the organisation's audit chain, from the known link on if the link's number is known."""
+    """Verify the organisation's audit chain, starting at the known link if the link's number is known."""
     if await store.has_master_key() and await opened_check(vault, store) != CHAINED:
         raise StoreError(
             "the audit chain lacks the events of an earlier release: start the control plane once"
@@ -90,7 +90,7 @@ async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> 
 
 
 async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | None:
-    """Return the progress that a verification has at the known link, or None if the chain lacks the link."""
+    """Return the progress of a verification up to the known link, or None if the chain lacks this link."""
     if known is None or known.number is None:
         return None
     link = await store.chain_link(org_id, known.number)

@@ -35,7 +35,8 @@ class WitnessedTime:
     """Newest time of this host's clock that agreed with the correctly signed timestamp of a proxy.
 
     If the clock of a host were a year ahead, the host would delete events a year too early. The confirmed
-    time prevents such an early deletion, because this time advances only when another host's clock agrees.
+    time prevents a deletion that is too early, because this time advances only when another host's clock
+    agrees.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class WitnessedTime:
         self._by_proxy[proxy_id] = now_ms
 
     def of_hands(self, hands: Mapping[str, str]) -> list[int]:
-        """Return the newest confirmed time of each holder of proxy keys, the newest first."""
+        """Return the newest time that each holder of proxy keys has confirmed, in descending order."""
         newest: dict[str, int] = {}
         for proxy_id in self._by_proxy.keys() & hands.keys():
             hand, ms = hands[proxy_id], self._by_proxy[proxy_id]
@@ -149,7 +150,7 @@ class Retention:
         return held_ms
 
     def _lag(self, agreed_ms: int | None) -> str | None:
-        """Return why events are kept too long, if only one proxy confirms this host's clock."""
+        """Return a warning that events are kept too long, if only one proxy confirms this host's clock."""
         newest_ms = self._witnessed.ms
         since_ms = self._began_ms if agreed_ms is None else agreed_ms
         if self._store.is_shared or newest_ms is None or newest_ms - since_ms < _DAY_MS:

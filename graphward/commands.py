@@ -1,6 +1,6 @@
 """Commands `graphward-proxy` and `graphward`, which start the programs.
 
-They refuse if another distribution replaced a package.
+The commands refuse to start if another distribution replaced a package of Graphward.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def controlplane() -> int:
 
 
 def _require_own_packages(command: str) -> None:
-    """Exit if `proxy` or `controlplane` belongs to another distribution, in whole or in part."""
+    """Exit if the package `proxy` or `controlplane` belongs to another distribution, in whole or in part."""
     problems = list(foreign_packages(Path(__file__).parents[1]))
     if problems:
         for problem in problems:
@@ -64,7 +64,7 @@ def foreign_packages(site: Path) -> Iterator[str]:
 
 
 def _others_with(package: str, site: Path) -> Iterator[str]:
-    """Yield name and version of each other distribution in the directory `site` that contains the package."""
+    """Yield name and version of each foreign distribution in `site` that contains the package."""
     for record in sorted(site.glob("*.dist-info/RECORD")):
         name, _, version = record.parent.name.removesuffix(".dist-info").partition("-")
         listed = "\n" + record.read_text("utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Tests that the old addresses of a docs page that was split still lead to their subject.
+"""Tests that old addresses of a docs page that was split lead to the page that now has their subject.
 
 `python -m tests.test_old_addresses` lists the addresses that lead nowhere.
 """
@@ -28,7 +28,7 @@ def pages() -> list[str]:
 
 
 def lost(page: str) -> set[str]:
-    """Return the old headings of a page that are neither headings nor anchors of the page today."""
+    """Return the old headings of a page that today's page has neither as headings nor as anchors."""
     old = {heading for name, _, heading in (address.partition("#") for address in ADDRESSES) if name == page}
     return old - anchors(DOCS / page)
 

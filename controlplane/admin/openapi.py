@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 description of the admin API and the agent API, made from the types of their messages."""
+"""OpenAPI 3.1 description of the admin API and the agent API, made from the types of API messages."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class _Schemas:
 
 
 def _plain(schema: Any) -> Any:
-    """Return a JSON schema without titles, which repeat the type names, and with one-line descriptions."""
+    """Return a JSON schema with one-line descriptions. It has no titles, because titles repeat type names."""
     if isinstance(schema, dict):
         named = {name: _plain(value) for name, value in schema.items()}
         if isinstance(named.get("title"), str):

@@ -48,7 +48,7 @@ def claims_looked_at(mappings: Iterable[OidcRoleSettings]) -> list[str]:
 
 
 def matching(mappings: Iterable[OidcRoleSettings], found: Sequence[Claims]) -> list[OidcRoleSettings]:
-    """Return the role mappings whose value is in the mapped claim, compared character for character."""
+    """Return each role mapping whose value exactly equals a value of the claim that the mapping names."""
     return [each for each in mappings if each.value in values_of(each.claim, found)]
 
 
@@ -64,13 +64,13 @@ def values_of(claim: str, found: Sequence[Claims]) -> list[str]:
 
 
 def incomplete_claims(mappings: Iterable[OidcRoleSettings], found: Sequence[Claims]) -> list[str]:
-    """Return the mapped claims that the provider left out because they have too many values."""
+    """Return the mapped claims that the provider omitted because the claims have too many values."""
     looked = claims_looked_at(mappings)
     return [claim for claim in looked if any(_left_out(claim, each.members) for each in found)]
 
 
 def overage(claims: Sequence[str], details: Mapping[str, str], operator: Operator | None) -> SignInFailed:
-    """Return the sign-in failure of a person whose roles may be in claims that the provider left out."""
+    """Return the sign-in failure of a person, because the provider omitted claims that may give roles."""
     claim = ", ".join(claims)
     report = "; ".join(f"{name} {value}" for name, value in details.items())
     text = f"{_OVERAGE.format(claim=claim)}: {report}"
@@ -93,7 +93,7 @@ def _left_out(claim: str, members: Mapping[str, Any]) -> bool:
 def roles_of(
     matched: Iterable[OidcRoleSettings], org_ids: Mapping[str, str]
 ) -> tuple[list[ProvidedRole], list[str]]:
-    """Return the highest mapped role in each organisation, and the organisations that do not exist.
+    """Return the highest mapped role in each organisation, and the mapped organisations that do not exist.
 
     `org_ids` maps both the id and the name of each organisation to its id.
     """
@@ -126,7 +126,7 @@ def _labels(found: Sequence[Claims]) -> Iterator[str]:
 
 
 def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> str:
-    """Return a name for a new operator from the provider that no other operator has.
+    """Return a name that no other operator has, for a new operator from the identity provider.
 
     The name consists of a fixed prefix and the person's display name, if no other operator has that name. If
     another operator has the name, digits of a hash of the issuer and the subject make the name unique.
@@ -143,5 +143,5 @@ def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> st
 
 
 def words_of(roles: Iterable[ProvidedRole], names: Mapping[str, str]) -> list[str]:
-    """Return each role with its organisation and the mapping that gives it, as texts for the operator log."""
+    """Return texts for the operator log: each role, its organisation, and the mapping that gives the role."""
     return [f"{each.role} in {names.get(each.org_id, each.org_id)} by {each.mapping}" for each in roles]

@@ -91,7 +91,7 @@ class Open:
 
 
 class Cli:
-    """Context of every command (`ctx.obj`), which runs operations on the store or at a server."""
+    """Context of every command (`ctx.obj`), which runs operations on the local store or at a server."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Cli:
 
     @property
     def console_address(self) -> str:
-        """Address of the console, or an empty text if neither settings nor options name it."""
+        """Address of the console, or an empty text if neither settings nor options have an address."""
         return self._url or self.settings.console.public_base_url
 
     @property
@@ -276,7 +276,7 @@ def _check(asked: Request) -> None:
     """Check the members of a request as the admin API does.
 
     Refuse an empty name, ID or time in the request. An empty value usually comes from a shell variable that
-    is not set. Ignoring an empty value would change the meaning of the request.
+    is not set. If an empty value were ignored, the request would have a different effect.
     """
     from controlplane.operations.operation import validation_problem
 
@@ -322,7 +322,7 @@ async def _filled_index(settings: Settings, store: SqlStore, stack: AsyncExitSta
 
 
 def this_user() -> Actor:
-    """Return the user who runs this command, from the kernel and not from the environment."""
+    """Return the name of the user who runs this command, from the kernel instead of the environment."""
     import pwd
 
     from controlplane.operations.actor import local_actor
@@ -369,7 +369,7 @@ def print_text(text: str) -> None:
 
 
 def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> None:
-    """Print one thing as JSON, or as text with a line or a block for each fact."""
+    """Print one object as JSON, or as text with a line or a block for each fact."""
     if isinstance(facts, msgspec.Struct):
         facts = facts_of(facts)
     if as_json:
@@ -381,7 +381,7 @@ def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> 
 
 
 def print_next(lines: Iterable[str]) -> None:
-    """Print the next steps after a thing was made, below the facts of the thing."""
+    """Print the next steps for the operator, below the facts about a new object."""
     print_text("\n" + "\n".join(lines))
 
 
@@ -401,8 +401,8 @@ def confirm(question: str, *, yes: bool) -> None:
 def confirm_loss(question: str, *, to: str) -> None:
     """Ask for consent before data is lost permanently. Raise CommandFailed unless the operator answers yes.
 
-    Without a terminal, the option `--yes` is required. `to` names the action in the message about a missing
-    `--yes`.
+    Without a terminal, the option `--yes` is required. `to` describes the action in the error message about
+    the missing option `--yes`.
     """
     if not sys.stdin.isatty():
         raise CommandFailed(INVALID_INPUT, f"--yes: required to {to} without a terminal")

@@ -33,7 +33,7 @@ _ROOM: Final = 128
 
 
 def read_directory(directory: Path) -> Wanted:
-    """Return the configuration that the YAML files in a directory request.
+    """Return the configuration that the YAML files in a directory describe.
 
     A file in a subdirectory is read only if one of the YAML files names it. Raise CommandFailed with every
     error in the files of the directory.
@@ -105,7 +105,7 @@ def write_directory(directory: Path, wanted: Wanted) -> list[Path]:
 
 
 class _Names:
-    """File names for things, each of which is used only once."""
+    """Generator of file names, which returns no name twice."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -149,7 +149,7 @@ _IN_FILES: Final = (
 
 
 def _app_members(folder: str, names: _Names, app: WantedApp, files: dict[str, str]) -> dict[str, Any]:
-    """Return an app as a mapping for YAML, and add the files of its credentials to `files`."""
+    """Return an app as a mapping for YAML, and add the files of the app's credentials to `files`."""
     members = _without_none(msgspec.to_builtins(app))
     if (ends := members.pop("secretEnds", None)) is not None:
         members["secret_ends"] = ends
@@ -201,7 +201,7 @@ def _yaml(members: Mapping[str, Any]) -> str:
 
 
 class SecretFile(msgspec.Struct, rename="camel", frozen=True):
-    """A secret file that was written, and the thing that owns the secret."""
+    """Secret file that was written, with the object to which the secret belongs."""
 
     kind: Kind
     org: str | None
@@ -210,7 +210,7 @@ class SecretFile(msgspec.Struct, rename="camel", frozen=True):
 
 
 class LostSecret(msgspec.Struct, rename="camel", frozen=True):
-    """A thing that was made, but whose secret could not be written to a file."""
+    """New object whose secret could not be written to a file."""
 
     kind: Kind
     org: str | None
@@ -312,9 +312,9 @@ def _secrets(made: AppliedConfig) -> Iterator[tuple[_Thing, str, str]]:
 
 
 def _base(org: str | None, name: str) -> str:
-    """Return the unique first part of the file names for a thing's secrets.
+    """Return the unique prefix for the names of the files with the secrets of one app or proxy.
 
-    If a name has characters that a key vault does not accept, the result also has digits of a digest.
+    If a key vault does not accept a character of the name, the prefix also contains digits of a digest.
     """
     parts = [name] if org is None else [org, name]
     base = ".".join(_NOT_PLAIN.sub("-", each).strip("-") or "unnamed" for each in parts)

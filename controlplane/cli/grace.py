@@ -20,7 +20,7 @@ Grace = Annotated[
 
 
 def grace_seconds(text: str, most: int) -> int:
-    """Return the seconds of a grace period in the form of `--grace`.
+    """Convert a grace period in the form of `--grace` to seconds.
 
     Raise CommandFailed if the grace period is invalid, or longer than `most` seconds.
     """

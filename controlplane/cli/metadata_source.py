@@ -30,7 +30,7 @@ _TOO_LARGE: Final = f"has more than {MAX_DOCUMENT:,} bytes: give the $metadata o
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """A `$metadata` document, the root path of its service, and the place where it was read."""
+    """A `$metadata` document, the root path of its service, and the URL or file that has the document."""
 
     document: str
     root: str
@@ -38,11 +38,11 @@ class Metadata:
 
 
 class _Elsewhere(OSError):
-    """A redirect that leads to another host."""
+    """Error because a redirect leads to another host."""
 
 
 class _SameHost(HTTPRedirectHandler):
-    """Handler that follows redirects only within the host that the operator named."""
+    """Redirect handler that raises an error if a redirect changes the scheme or the host."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str

@@ -135,7 +135,10 @@ def verify_report(
         typer.Option("--data", metavar="FILE", help="Exported file that belongs to the manifest."),
     ] = None,
 ) -> None:
-    """Verify the signature of a report or of an export manifest. The command needs no store."""
+    """Verify the signature of a report or of an export manifest.
+
+    The command `audit verify-report` needs no store.
+    """
     from controlplane.report.manifest import apart, is_manifest, verify_manifest
     from controlplane.report.report_file import claimed_key, verify
     from controlplane.report.signed import NotVerified, line_ends_changed, read_key
@@ -287,7 +290,7 @@ def folded(line: str, width: int) -> str:
 
 
 def _key_text(given: str) -> str:
-    """Return the text of a public key, which the option may give as a file."""
+    """Return the text of a public key. The option gives the key itself or the path of a file with the key."""
     path = Path(given)
     try:
         if len(given) < 64 or "/" in given or path.is_file():

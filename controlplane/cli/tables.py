@@ -110,7 +110,7 @@ def _text(kind: str, value: Any, clock: Clock) -> str:
 
 
 def _fitting(layout: Layout, cells: Sequence[_Cells], width: int) -> list[tuple[_Cells, int]] | None:
-    """Return the columns that fit, each with its width, or None if the required columns do not fit."""
+    """Return the columns that fit and their widths, or None if the required columns do not fit."""
     kept = list(cells)
     for dropped in (None, *layout.drops):
         kept = [each for each in kept if each.column.name != dropped]
@@ -155,7 +155,7 @@ def _is_cut(column: Column, view: View) -> bool:
 
 
 def _cut(text: str, width: int) -> str:
-    """Replace the middle of a long path by …, because the start and the end say most."""
+    """Replace the middle of a long path by …, because the start and the end are the most informative."""
     if cell_len(text) <= width:
         return text
     first = (width - 1) // 2

@@ -1,9 +1,10 @@
-"""Pure functions that draw charts as SVG text. The stylesheet sets the colours by class.
+"""Pure functions that draw charts as SVG text. The stylesheet sets the colours of a chart by CSS class.
 
 A chart is a plot with a scale of numbers and a scale of times. Positions in a chart are percentages, so that
 the chart fits any width and its texts keep their size. Links with titles lie over the drawing of a chart.
-Only a pointer can use the links over a chart. static/charts.js makes a tooltip from their titles, and a
-slider that moves the tooltip by keyboard. Without a script, keyboard users read the table below the chart.
+Only a pointer can use the links over a chart. static/charts.js makes a tooltip from the titles of the links,
+and a slider that moves the tooltip by keyboard. Without a script, keyboard users read the table below the
+chart.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _STEPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a chart's column in one colour."""
+    """Segment of a chart column in one colour."""
 
     kind: str  # class of the stylesheet: "allow", "block", …
     count: int
@@ -58,7 +59,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A period of which the stored events are incomplete or missing."""
+    """Shaded period of a chart, in which the stored events are incomplete or missing."""
 
     kind: str  # class of the stylesheet: "absent", "purged", "partly"
     start_ms: int
@@ -101,7 +102,7 @@ def ticks(most: float, *, whole: bool = True) -> list[float]:
 
 
 def time_marks(span: Span) -> list[tuple[int, str]]:
-    """Return a few round times of the chart's period in its time zone, with their names."""
+    """Return a few round times within the chart's period, each with its name on the axis."""
     length = span.end_ms - span.start_ms
     zone = span.zone if span.end_ms <= LAST_OF_ZONES_MS else UTC
     step = next((each for each in _STEPS if length <= each * _MARKS), _STEPS[-1])
@@ -139,7 +140,7 @@ def _plot(
     shades: Sequence[Shade] = (),
     marks: Sequence[Mark] = (),
 ) -> Markup:
-    """Combine a drawing with its scales, gridlines, shades, marks, and the links over it."""
+    """Combine the drawing of a chart with its scales, gridlines, shades, marks and links."""
     top = scale[-1]
     lines, numbers = [], []
     for tick in scale:
@@ -173,7 +174,7 @@ def _plot(
 
 
 def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
-    """Return each labelled time, and whether a narrow chart omits its label.
+    """Return each labelled time, and whether a narrow chart omits the label of that time.
 
     A narrow chart omits every second label, and keeps the label of the roundest time.
     """
@@ -185,7 +186,7 @@ def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
 
 
 def _roundness(ms: int, zone: tzinfo) -> int:
-    """Return the number of step lengths that divide the time of day, as a measure of how round the time is.
+    """Return how many step lengths divide the time of day. A rounder time has a higher number.
 
     Midnight counts as a rounder time than noon.
     """
@@ -271,7 +272,7 @@ def sparkline(counts: Sequence[int], kind: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve of a chart, which is interrupted if a value is None."""
+    """Curve of a chart, with a gap at each value that is None."""
 
     kind: str  # class of the stylesheet
     points: Sequence[tuple[int, float | None]]  # (time in ms, value), oldest first
@@ -303,7 +304,10 @@ def curves(drawn: Sequence[Curve], label: str, span: Span, reaches: Sequence[tup
 
 
 def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """Split the points of a curve into runs without gaps. A run with a single point becomes a short line."""
+    """Split a curve into runs of consecutive points without gaps.
+
+    A run of only one point is drawn as a short line.
+    """
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is None:
@@ -320,7 +324,7 @@ def _short_line(x: float, y: float) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range of event numbers in a bar, from `first` to `last`, both included."""
+    """Range of event sequence numbers that a bar shows, from `first` to `last` inclusive."""
 
     kind: str
     first: int

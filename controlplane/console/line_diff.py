@@ -2,7 +2,7 @@
 
 Lines that occur exactly once in each text, such as ids of rules, align the texts. Most ranges between two
 aligned lines are short. In the worst case, a precise comparison of a range takes time proportional to the
-cube of its length.
+cube of the range's length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Pair = tuple[int, int]  # positions of one line in the old and the new text
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a changed line, which is marked if it differs."""
+    """Piece of a changed line, with a mark if the piece differs from the other version of the line."""
 
     text: str
     changed: bool
@@ -40,7 +40,7 @@ def alike(old: str, new: str) -> bool:
 
 
 def pieces(old: str, new: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """Return two similar lines in pieces, and mark the words that differ."""
+    """Split two similar lines into pieces, and mark the pieces that differ."""
     words, new_words = _WORD.findall(old), _WORD.findall(new)
     before, behind = _same_ends(words, new_words)
     middle, new_middle = [each[before : len(each) - behind] for each in (words, new_words)]
@@ -55,7 +55,7 @@ def pieces(old: str, new: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
 
 
 def _same_ends(old: Sequence[str], new: Sequence[str]) -> Pair:
-    """Return how many characters or words two lines have in common at the start, and then at the end."""
+    """Return the number of equal characters or words at the start of two lines, and the number at the end."""
     most = min(len(old), len(new))
     before = next((at for at in range(most) if old[at] != new[at]), most)
     most -= before
@@ -64,7 +64,7 @@ def _same_ends(old: Sequence[str], new: Sequence[str]) -> Pair:
 
 
 def _marked(words: Sequence[str], same: Sequence[Pair]) -> list[Piece]:
-    """Return the words of a line in pieces, and mark the words that differ.
+    """Split a line into pieces, and mark the pieces that do not occur in the other line.
 
     `same` has the positions and counts of words that occur in both lines.
     """
@@ -104,7 +104,7 @@ class _Found:
 
 
 def _look_between(before: Sequence[str], after: Sequence[str], found: _Found) -> None:
-    """Collect the lines that align two texts, with adjacent equal lines, and the gaps between these lines."""
+    """Collect the lines that align two texts, the equal lines next to them, and the gaps that remain."""
     at, new_at = 0, 0
     for end, new_end in [*_held_by(before, after), (len(before), len(after))]:
         if end < len(before):
@@ -142,9 +142,9 @@ def _held_by(before: Sequence[str], after: Sequence[str]) -> list[Pair]:
 
 
 def _work(before: Sequence[str], after: Sequence[str]) -> int:
-    """Return the largest number of steps that SequenceMatcher may take for a range.
+    """Return the largest number of steps that SequenceMatcher may take to compare a range of lines.
 
-    For each range of equal lines that it finds, SequenceMatcher examines all pairs of equal lines again.
+    After each range of equal lines that it finds, SequenceMatcher examines all pairs of equal lines again.
     """
     count = Counter(after)
     return sum(count[line] for line in before) * min(len(before), len(after))

@@ -23,11 +23,12 @@ checks a form's token, renders the template within the layout, and shows errors.
     {% import "ui.html" as ui with context %}
 
 and fills the block `content` with the macros of ui.html. The URL of a page contains all state of its view.
-Every link is made by `link()`, which keeps the chosen organisation. Every form that is sent by POST contains
-`ui.token()`. In a template, `refused` has the reasons for an error, and `form` has the typed values.
-`refused` and `form` are empty if a link, not a form, opened the page. With `{% if may("editor", org_id) %}`,
-a template shows a button only if the actor may use the button. After success, a form returns a Redirect with
-a sentence, so that a reload repeats nothing. `console/areas.py` lists all modules that have pages.
+Every link is made by `link()`, which keeps the organisation that the operator chose. Every form that is sent
+by POST contains `ui.token()`. In a template, `refused` has the reasons for an error, and `form` has the typed
+values. `refused` and `form` are empty if the operator opened the page by a link instead of a form. With
+`{% if may("editor", org_id) %}`, a template shows a button only if the actor may use the button. After
+success, a form returns a Redirect with a sentence, so that a reload repeats nothing. `console/areas.py` lists
+all modules that have pages.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class PageRequest:
     def link(self, path: str, /, **query: object) -> str:
         """Return a link to a path of the console with query parameters.
 
-        The link keeps the chosen organisation unless `org` is given.
+        The link keeps the organisation that the operator chose, unless `org` is given.
         """
         chosen = {"org": self.org.name if self.org else None, **query}
         given = {name: str(value) for name, value in chosen.items() if value not in (None, "")}
@@ -73,7 +74,7 @@ class PageRequest:
     def changed(self, /, **query: object) -> str:
         """Return the link to this page with other values for some query parameters.
 
-        The value None removes a query parameter.
+        A query parameter with the new value None is removed from the link.
         """
         return self.link(self.path, **{**dict(self.query), **query})
 
@@ -121,7 +122,7 @@ _ALIASES: Final = {"filter": "q"}  # a parameter of the admin API, and its name 
 
 
 def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[str], tuple[str, ...]]:
-    """Return the query parameters that the page uses, and a sentence for each other parameter.
+    """Return the query parameters that the page uses, and a sentence for each unused parameter.
 
     If the page did not mention an unknown query parameter, the parameter would seem to have limited the page.
     """
@@ -152,8 +153,8 @@ _Errors = tuple[type[Exception], ...]
 def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handler], PageRoute]:
     """Return a decorator that makes a route from a handler that performs the operation of a form.
 
-    If the handler raises a Refusal or an exception in `also`, the page `again` is shown with status 422, the
-    reasons, and the typed values.
+    If the handler raises a Refusal or an exception that `also` lists, the page `again` is shown with status
+    422, the reasons, and the typed values.
     """
     expected: _Errors = (*Refusal, *also)
 
@@ -177,7 +178,7 @@ def reasons(error: Exception) -> tuple[str, ...]:
 
 
 def filled(kind: type[_R], form: Mapping[str, str], **known: object) -> _R:
-    """Make the request of an operation from the form fields that are not empty."""
+    """Make an operation's request from the form fields that are not empty."""
     given: dict[str, object] = {
         member.encode_name: form[member.encode_name]
         for member in msgspec.structs.fields(kind)

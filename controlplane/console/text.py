@@ -69,7 +69,7 @@ def named_moment(ms: int, zone: tzinfo = UTC) -> str:
 
 
 def time_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """Return an HTML element that shows a time and has the age of the time as its title.
+    """Return an HTML element that shows a time, with the age of the time as its tooltip.
 
     The time is given in Unix milliseconds or as RFC 3339 text.
     """
@@ -86,7 +86,7 @@ def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
 
     The heading of the list names the time zone.
 
-    If the time is not of today, the element also has the date.
+    If the time is on another day than today, the HTML element also shows the date.
     """
     ms = rfc3339_ms(value)
     if ms is None:
@@ -99,12 +99,12 @@ def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
 
 
 def age_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """Return an HTML element that shows an age and has the time as its title, for use in sentences."""
+    """Return an HTML element that shows the age of a time, with the time as its tooltip, for a sentence."""
     return _age_tag(value, now_ms, zone, age)
 
 
 def short_age_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """Return an HTML element that shows a short age and has the time as its title, for a table column."""
+    """Return an HTML element that shows a short age, with the time as its tooltip, for a table column."""
     return _age_tag(value, now_ms, zone, short_age)
 
 
@@ -178,7 +178,10 @@ def _no_time(value: object) -> Markup:
 
 
 def age_text(value: str, now_ms: int) -> str:
-    """Return the age of a time as text for a sentence. A text that is not a time is returned unchanged."""
+    """Return the age of a time as text that fits into a sentence.
+
+    A text that is not a time is returned unchanged.
+    """
     ms = rfc3339_ms(value)
     return value if ms is None else age(ms, now_ms)
 

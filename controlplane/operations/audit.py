@@ -60,8 +60,8 @@ class WhatIsHeld(Request):
 class GapInEvents(msgspec.Struct, rename="camel"):
     """A period that ends at `until` and from which audit events are missing.
 
-    Either the period is before the first event, or retention purged the period's events in some or all
-    organisations.
+    The events are missing because the period is before the first event, or because retention purged them in
+    at least one organisation.
     """
 
     state: Literal["absent", "purged", "partly purged"]

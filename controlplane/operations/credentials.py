@@ -74,7 +74,7 @@ class CredentialFacts(msgspec.Struct, rename="camel", omit_defaults=True):
 
     @property
     def pinned_by(self) -> str:
-        """Return on one line the facts that an app's proof of identity must match."""
+        """Return one line with the facts that an app's proof of identity must match."""
         match self.kind:
             case "secret":
                 return f"version {self.version}"
@@ -153,7 +153,7 @@ class EndCredential(CredentialReference, kw_only=True):
 
 @operation("app.federated.add", "POST", "/apps/{app}/federated")
 async def add_federated(context: OperationContext, actor: Actor, request: AddFederated) -> AddedCredential:
-    """Let an app prove its identity with a token of another issuer, such as Entra, Kubernetes or GitHub."""
+    """Let an app prove its identity with a token from an issuer such as Entra, Kubernetes or GitHub."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     with _as_request():
         pins = SyncFederated(
@@ -219,14 +219,14 @@ async def add_certificate(
 
 @operation("app.credential.list", "GET", "/apps/{app}/credentials")
 async def list_all(context: OperationContext, actor: Actor, request: AppReference) -> CredentialList:
-    """List all credentials of an app, with the end and the last use of each credential."""
+    """List all credentials of an app, with the end time and the time of the last use of each."""
     app = await context.resolve.app(actor, "viewer", request.app, request.org)
     return CredentialList(credentials=await _described(context, app))
 
 
 @operation("app.credential.ending", "GET", "/ending-credentials")
 async def list_ending(context: OperationContext, actor: Actor, request: ListEnding) -> EndingList:
-    """List credentials of enabled apps that ended or end within 30 days, soonest end first."""
+    """List the credentials of enabled apps that have ended or end within 30 days, earliest end first."""
     org_ids = await context.resolve.sight(actor, request.org)
     now_ms = context.clock.wall_ms()
     found = await context.store.ending_credentials(org_ids, now_ms + SOON_DAYS * DAY_MS)
@@ -245,7 +245,7 @@ async def list_ending(context: OperationContext, actor: Actor, request: ListEndi
 async def end(context: OperationContext, actor: Actor, request: EndCredential) -> AddedCredential:
     """Set the time when a credential ends.
 
-    If the credential is a client secret, older secrets of the app end at that time at the latest.
+    If the credential is a client secret, older secrets of the app end no later than this time.
     """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     held = await _held(context, app, request.credential)
@@ -272,7 +272,7 @@ async def remove(context: OperationContext, actor: Actor, request: CredentialRef
 
 
 def state_at(ends_ms: int | None, now_ms: int) -> State:
-    """Return the state of a credential by the time when the credential ends.
+    """Compute the state of a credential from the time when the credential ends.
 
     The end time decides the state of client secrets, public keys, certificates and federated credentials
     alike.
@@ -283,7 +283,7 @@ def state_at(ends_ms: int | None, now_ms: int) -> State:
 
 
 async def _require_few_issuers(context: OperationContext, org_id: str, issuer: str) -> None:
-    """Raise Conflict if the organisation already has the greatest number of token issuers."""
+    """Raise Conflict if the organisation already has the maximum number of token issuers."""
     issuers = {
         pins["issuer"]
         for app in await context.store.apps(org_id)
@@ -311,7 +311,7 @@ def _as_request() -> Iterator[None]:
 
 
 def _pins(wire: SyncFederated | SyncPublicKey | SyncCertificate) -> str:
-    """Return the members of a credential that proxies receive and that have no column in the store."""
+    """Return the credential members that proxies receive and that have no column in the store."""
     members: dict[str, Any] = msgspec.to_builtins(wire)
     return msgspec.json.encode(
         {name: value for name, value in members.items() if name not in ("id", "kind", "endsAt")}
@@ -329,7 +329,7 @@ class _New:
 
 
 async def _add(context: OperationContext, app: App, new: _New, expires: str | None) -> AddedCredential:
-    """Add a credential that ends as requested, and no later than its certificate."""
+    """Add a credential that ends at the requested time, but no later than its certificate."""
     now_ms = context.clock.wall_ms()
     if new.latest_ms is not None and new.latest_ms <= now_ms:
         raise InvalidRequest(f"the certificate ended {rfc3339(new.latest_ms)}: give a valid certificate")
@@ -425,7 +425,7 @@ def present_secret(app: App) -> PresentSecret | None:
 
 
 def present_credentials(app: App) -> dict[CredentialListName, tuple[PresentCredential, ...]]:
-    """Return an app's credentials other than client secrets, in the groups and form that a plan compares."""
+    """Return an app's credentials except client secrets, in the groups and form that a plan compares."""
     found: dict[CredentialListName, list[PresentCredential]] = {name: [] for name in CREDENTIAL_LISTS}
     for each in app.credentials:
         ends = as_rfc3339(each.ends_ms)

@@ -64,7 +64,7 @@ async def check(context: OperationContext, actor: Actor, request: CheckRuleset) 
 
 
 def _checked(given: GivenRules, now: float) -> CheckedRuleset:
-    """Check a ruleset, and look up the names in its rules in the schemas, if there are any."""
+    """Check a ruleset, and look up the names in the rules if schemas are given."""
     if not given.schemas.digests:
         return checked(given.text, now)
     schemas = schemas_of(given.schemas)
@@ -80,7 +80,7 @@ def _checked(given: GivenRules, now: float) -> CheckedRuleset:
 
 
 def checked(text: str, now: float, model: ResourceModel | None = None) -> CheckedRuleset:
-    """Return the problems of a ruleset text, and possible mistakes that its schemas show."""
+    """Return the problems of a ruleset text, and the possible mistakes that a check by its schemas finds."""
     try:
         ruleset = parse_ruleset(text)
     except InvalidRuleset as error:
@@ -169,7 +169,7 @@ def known_address(text: str) -> str:
 
 
 def field_lines(lines: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return lines of the form NAME:VALUE as header fields.
+    """Parse lines of the form NAME:VALUE into HTTP header fields.
 
     Raise InvalidRequest if a line is not of the form NAME:VALUE.
     """

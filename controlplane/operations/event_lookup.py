@@ -76,9 +76,9 @@ async def _with_ids(
     group: tuple[str, ...],
     ids: tuple[str, ...],
 ) -> list[bytes]:
-    """Return the events that have one of the ids in an id field of the group.
+    """Return the events in which an id field of the group has one of the ids.
 
-    Each event is returned only once.
+    Each event occurs only once in the result.
     """
     found: dict[bytes, None] = {}
     for name in group:

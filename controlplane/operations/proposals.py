@@ -71,7 +71,7 @@ class CountWaiting(Request):
 
 
 class Waiting(Response):
-    """Counts of open proposals in the organisations in which the operator is editor."""
+    """Counts of open proposals in the organisations in which the operator has the role editor."""
 
     to_decide: int  # proposals of other operators
     own: int

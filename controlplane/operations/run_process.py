@@ -85,8 +85,8 @@ class RunProcess:
         """Run the function in the worker process, and return its outcome.
 
         Raise TimeoutError if the run takes longer than `seconds`, and ProcessDied if the process ends. After
-        an exception, kill the worker process, because the process can't be used again. A process that is not
-        ready yet can still be used after the call is cancelled.
+        an exception, kill the worker process, because the process can't be used again. If the call is
+        cancelled before the process is ready, the process can still be used.
         """
         message = pickle.dumps((seconds, function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ class RunProcess:
         return f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
 
     def kill(self) -> None:
-        """End the worker process at any point of its work, and release its resources."""
+        """End the worker process in any state, and release its resources."""
         self._socket.close()
         self._process.kill()
         self._process.wait()

@@ -58,14 +58,14 @@ def _local_edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> li
 
 
 def unit_of(interval_ms: int, starts: Sequence[int]) -> int:
-    """Return an interval length for the search index that divides all given intervals without a remainder."""
+    """Return an interval length for the search index. The length divides each given interval exactly."""
     if all(start % interval_ms == 0 for start in starts):
         return interval_ms
     return HOUR_MS if all(start % HOUR_MS == 0 for start in starts) else QUARTER_MS
 
 
 def gathered(counts: Iterable[tuple[int, int]], edges: Sequence[int]) -> Counter[int]:
-    """Add each (start, count) of a shorter interval to the longer interval that contains the start."""
+    """Add the count of each short interval to the longer interval that contains the start."""
     found: Counter[int] = Counter()
     for start, count in counts:
         at = bisect_right(edges, start) - 1

@@ -1,1 +1,1 @@
-"""The audit report: the facts that audit events establish about classes of resources, signed."""
+"""Signed audit report: the facts that audit events establish about classes of resources."""

@@ -57,7 +57,7 @@ def of_events(events: Sequence[Event], reached: int) -> tuple[Arrived, int]:
 
 
 def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Arrived, int]:
-    """Return consecutive events of batches that are parsed already, and the position of the last event."""
+    """Return the events of parsed batches that follow `reached`, and the position of the last event."""
     arrived = Arrived()
     for batch in batches:
         known = max(0, reached + 1 - batch.position)
@@ -73,7 +73,7 @@ def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Arrived, int]:
 def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
     """Return the time in milliseconds and the fields of each event.
 
-    For an event that can't be searched, the fields are None instead of an object.
+    If an event can't be searched, the fields of the event are None.
     """
     try:
         entries = _decode_entries(b"[" + b",".join([event.body for event in events]) + b"]")

@@ -1,6 +1,6 @@
 """The searchable content of an event, as plain values from its JSON.
 
-Every search index uses the same plain values.
+Every search index receives the same plain values of an event.
 """
 
 import math
@@ -17,7 +17,7 @@ Value: TypeAlias = str | int | float | tuple[str, ...] | None
 
 
 class UnsearchableError(ValueError):
-    """Error for an event that no search index can ever hold."""
+    """Error for an event that cannot be stored in any search index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def read_document(event: Event) -> Document:
 def rules_in(several: Value, deciding: Value) -> tuple[str, ...] | None:
     """Return the rules that took part in the decision, from an event's `ruleIds` and `ruleId`.
 
-    Events of earlier releases have only `ruleId`.
+    Audit events of earlier releases have only the field `ruleId`.
     """
     listed = several if isinstance(several, tuple) else ()
     if deciding is None or str(deciding) in listed:

@@ -68,7 +68,7 @@ class Tokens:
         return *self.words, *self.others
 
     def led_by(self, rare: str) -> Tokens:
-        """Return the tokens with the expression `rare` in place of the tokens in `others`."""
+        """Return a copy of the tokens in which the expression `rare` replaces all tokens in `others`."""
         return Tokens(tuple(dict.fromkeys((*self.words, rare))), (), self.excluded)
 
     def expression(self, orgs: Sequence[int]) -> str:
@@ -135,7 +135,7 @@ def _required(term: FieldTerm | HasTerm, codes: Codes) -> list[str]:
 
 
 def _of_match(name: str, match: Match) -> list[str]:
-    """Return the FTS5 tokens of events that have a value accepted by the match in this field.
+    """Return the FTS5 tokens that an event has if the match accepts the event's value of this field.
 
     The list is empty if no token is known, or if the tokens would exclude only few events.
     """
@@ -178,7 +178,7 @@ def _words(term: TextTerm) -> list[str]:
 
 
 def _in_value(match: Match) -> list[str]:
-    """Return the words that a path or query must contain so that the match accepts it."""
+    """Return the words that a path or query contains whenever the match accepts it."""
     if isinstance(match, Between):
         return []
     pieces = match.pieces if isinstance(match, Like) else (unquote(match.text),)
@@ -204,7 +204,7 @@ def _of_long(name: str, match: Match) -> list[str]:
 
 
 class RowDialect:
-    """Writes search conditions on the rows of one part of the index."""
+    """Translator of filter terms into SQL conditions on the rows of one part of the search index."""
 
     position = "key"
     org = "org"
@@ -247,9 +247,10 @@ class RowDialect:
         return Condition(f"key IN (SELECT rowid FROM {self._words} WHERE {self._words} MATCH ?)", (match,))  # noqa: S608
 
     def times(self, from_ms: int | None, to_ms: int | None) -> list[Condition]:
-        """Return the conditions on the time of an event that its row key can't express.
+        """Return the time conditions that the row key of an event can't express.
 
-        Row keys clamp times before 1970 and after 2248.
+        A row key stores a time before 1970 as the earliest possible time, and a time after 2248 as the
+        latest.
         """
         conditions = []
         if from_ms is not None and not 0 < from_ms <= MOST_KEY_MS:

@@ -30,7 +30,7 @@ Kind = Literal["text", "texts", "number", "time"]
 class QueryError(ValueError):
     """Error because the text of a filter or a time can't be parsed.
 
-    `column` is the place of the error in the text, counted in characters from 1.
+    `column` is the position of the error in the text; 1 means the first character.
     """
 
     def __init__(self, message: str, column: int) -> None:
@@ -43,7 +43,7 @@ class QueryError(ValueError):
 class Field:
     """A field that filters can search: its name in a filter, its key in the event, and its type.
 
-    If the field can only have few values, `values` lists all of them.
+    If the field has only a few possible values, `values` lists all possible values.
     """
 
     name: str
@@ -105,23 +105,23 @@ TEXT_FIELDS: Final = ("path", "query", "rule", "reason", "logged", "transform")
 
 @dataclass(frozen=True, slots=True)
 class Exactly:
-    """Match of a field's entire value, which ignores the case of A-Z."""
+    """Search match that accepts a field's entire value, and ignores the case of A-Z."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Match of a value that consists of these pieces in this order, with any text between them."""
+    """Search match that accepts a value with these pieces in this order and any text between the pieces."""
 
     pieces: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Match of a number or a time within a range. Times in the range are in milliseconds since 1970.
+    """Search match that accepts a number or a time within a range.
 
-    A bound that is None does not limit the range.
+    Times in the range are in milliseconds since 1970. A bound that is None does not limit the range.
     """
 
     low: float | None
@@ -144,7 +144,7 @@ class FieldTerm:
 
 @dataclass(frozen=True, slots=True)
 class HasTerm:
-    """Search condition that the field has a value."""
+    """Search condition: the event has a value in the field."""
 
     field: Field
     negated: bool = False
@@ -152,9 +152,10 @@ class HasTerm:
 
 @dataclass(frozen=True, slots=True)
 class TextTerm:
-    """Search condition that the words follow each other in one of the fields in TEXT_FIELDS.
+    """Search condition: the words follow each other in one of the fields in TEXT_FIELDS.
 
-    With `prefix`, the last word matches every word of the event that begins with it.
+    With `prefix`, the last search word also matches longer words of the event that begin with the search
+    word.
     """
 
     words: tuple[str, ...]
@@ -167,7 +168,7 @@ Term: TypeAlias = FieldTerm | HasTerm | TextTerm
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter of a search. An event matches if all terms of the filter hold.
+    """Filter of a search for audit events. An event matches if all terms of the filter hold.
 
     Every event matches a filter without terms.
     """
@@ -192,7 +193,7 @@ WORD: Final = re.compile(r"[\w\-]+")
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text, as searches for free text split it.
+    """Split a text into words in the same way as a free-text search splits the text of an event.
 
     Hyphens and underscores belong to a word, so that a GUID is one word.
     """
@@ -420,7 +421,7 @@ def rfc3339_ms(text: str) -> int | None:
     """Return the milliseconds since 1970 of an RFC 3339 time, or None for another text.
 
     A time without an offset is UTC. The result is None if the text is not an RFC 3339 time. The result is
-    also None if UTC has no year for the time, because the time could not be written again.
+    also None if the time has no valid year in UTC, because such a time could not be written again.
     """
     try:
         moment = datetime.fromisoformat(text.upper())

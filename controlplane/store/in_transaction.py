@@ -1,4 +1,4 @@
-"""A database inside a transaction of another database, so that several changes happen together."""
+"""Database interface on an open transaction, so that several changes are committed together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class InTransaction:
-    """Runs each job at once, on the connection of a transaction that the caller begins and ends."""
+    """Runs each job at once on the connection of the transaction, which the caller begins and ends."""
 
     is_shared = False
 

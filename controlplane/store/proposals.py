@@ -47,8 +47,8 @@ class ProposalTables:
     async def add_proposal(self, proposal: Proposal, most: int = MOST_OPEN) -> None:
         """Store a proposed change of rules for approval.
 
-        The new proposal replaces an open proposal of the same operator and kind for the application or
-        ruleset. `most` is the number of proposals that the operator may have open in the organisation.
+        A new proposal replaces the operator's open proposal of the same kind for the same application or
+        ruleset. `most` is the maximum number of open proposals that an operator may have in the organisation.
         """
 
         def job(connection: Connection) -> None:
@@ -115,11 +115,11 @@ class ProposalTables:
 def pass_gate(
     connection: Connection, org_id: str, approval: Approval | None, change: Ruleset | None = None
 ) -> None:
-    """Mark the proposal of the approval as approved.
+    """Mark the proposal that belongs to `approval` as approved.
 
     `change` is the ruleset version that will be made, or None if the change makes no version. Raise Conflict
     if the proposal was approved or rejected already. Raise SecondPersonNeeded if the organisation requires an
-    approval and `approval` is None.
+    approval and the argument `approval` is None.
     """
     if approval is not None:
         _decide(connection, approval, "approved", None if change is None else change.version)

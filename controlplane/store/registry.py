@@ -602,7 +602,7 @@ class RegistryTables:
         await self._database.write_even_if_full(job, REGISTRY)
 
     async def _find(self, sql: str, reference: str, org_id: str | None = None) -> list[tuple[Any, ...]]:
-        """Return the rows of an SQL statement whose first parameter is the id or name `reference`."""
+        """Run an SQL statement whose first parameter is the id or name `reference`, and return its rows."""
         if not is_text(reference):
             return []
         return await self._database.fetch(sql, _keys(reference, org_id))
@@ -614,7 +614,7 @@ class RegistryTables:
         await self._unique(job, taken)
 
     async def _unique(self, job: Job[None], taken: str) -> None:
-        """Run a job that inserts a row with a name.
+        """Run a job that inserts a row with a unique name.
 
         Raise AlreadyExists if an insert of the job fails because the name exists.
         """
@@ -635,9 +635,10 @@ class RegistryTables:
 
 
 def _matching(identity: str, table: str, keys: Sequence[str], org_id: str | None) -> str:
-    """Return the SQL condition that a key column equals parameter 1 and the organisation equals parameter 2.
+    """Return an SQL condition: a key column equals parameter 1, and the organisation equals parameter 2.
 
-    Each key column has its own SELECT, because a query planner may read the entire table for an OR.
+    Each key column has its own SELECT, because a query planner may read the entire table for a condition with
+    OR.
     """
     within = "" if org_id is None else " AND org_id = ?2"
     selects = [f"SELECT {identity} FROM {table} WHERE {key} = ?1{within}" for key in keys]  # noqa: S608 - our own names
@@ -658,7 +659,8 @@ def _proxy(connection: Connection, proxy_id: str) -> Proxy:
 def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
     """Build the proxies from database rows.
 
-    Each row has one organisation of a proxy, and the proxies keep the order of the rows.
+    Each row has a proxy and one of its organisations. The result keeps the order in which proxies first
+    appear.
     """
     org_ids: dict[Row, list[str]] = {}
     for *proxy, org_id in rows:
@@ -686,7 +688,7 @@ def _require_newest(whose: str, newest: int, expected: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The content of a ruleset version, and the reason for which it was made."""
+    """Content of a ruleset version, and the reason why the version was made."""
 
     yaml: str
     note: str | None
@@ -792,8 +794,8 @@ class _Known:
 class _Visible:
     """The sync content of one proxy, with versions and digests instead of the texts of rulesets.
 
-    The version number of a ruleset alone is not enough, because a restored backup may give the number to
-    another text.
+    The version number of a ruleset alone is not enough. After a restore from a backup, another ruleset text
+    may get the same number.
     """
 
     orgs: tuple[Org, ...]
@@ -837,7 +839,7 @@ class _Visible:
 
 
 def _lately_ended(app: App, now_ms: int) -> EndedCredentials | None:
-    """Return the credentials that proxies still report as expired, or None without such credentials."""
+    """Return the expired credentials that proxies still report, or None if there are no such credentials."""
     secret, since_ms = app.ended_secret, now_ms - _ENDED_KNOWN_MS
     ended = EndedCredentials(
         secret if secret is not None and (secret.expires_ms or 0) > since_ms else None,

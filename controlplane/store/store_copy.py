@@ -1,10 +1,10 @@
 """The copy of a SQLite store into a PostgreSQL database, which can be continued after an interruption.
 
 Large tables are copied first, in the order of their keys, in many transactions. The last key of a table in
-the PostgreSQL database shows where an interrupted copy continues. The other tables of the store are copied
+the PostgreSQL database shows where an interrupted copy continues. The tables that are not large are copied
 together in one transaction. The table `store_copy` marks a database as unfinished, so that no control plane
-opens it. The mark in `store_copy` also describes the state of the SQLite file when the copy began. So a copy
-does not continue with another file, or with a file that has changed.
+opens it. The mark in `store_copy` also describes the state of the SQLite file when the copy began. So an
+interrupted copy can't continue with a different SQLite file, or with a file that has changed.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ Tell = Callable[[Progress], None]
 def copy_rows(path: Path, url: str, tell: Tell) -> dict[str, int]:
     """Copy all rows that the PostgreSQL database lacks, and return the number of rows of each table.
 
-    Raise StoreError if the SQLite file can't be read, or if the database has other content. The database
-    stays marked as unfinished until `finish` is called.
+    Raise StoreError if the SQLite file can't be read, or if the database has content that is not from this
+    copy. The database stays marked as unfinished until `finish` is called.
     """
     migrate(path)
     with _naming(path, url), closing(_open(path)) as source, closing(connect(url)) as target:
@@ -116,13 +116,13 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _tables(source: sqlite3.Connection) -> list[str]:
-    """Return the tables in the order of their creation, so that each follows the tables it refers to."""
+    """Return the tables in the order of creation: each table comes after the tables that it refers to."""
     rows = source.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY rowid").fetchall()
     return [name for (name,) in rows if name not in _OWN and not name.startswith("sqlite_")]
 
 
 def _begin(source: sqlite3.Connection, target: _Target, tables: Sequence[str]) -> None:
-    """Mark the database as unfinished, unless an earlier run of the copy has marked it."""
+    """Mark the database as unfinished, unless an earlier run of the copy has marked the database."""
     ((is_alone,),) = _fetch(target, "SELECT pg_try_advisory_lock(?)", (_COPYING,))
     if not is_alone:
         raise StoreError("another copy into this database is under way")
@@ -205,7 +205,7 @@ def _write(
 
 
 def _set_sequences(source: sqlite3.Connection, target: _Target) -> None:
-    """Set the sequences of the database, so that new rows and events get numbers after the copies."""
+    """Set the database's sequences, so that new rows and events get higher numbers than the copied ones."""
     ((last,),) = source.execute("SELECT position FROM last_position").fetchall()
     _fetch(target, "SELECT setval('positions', ?, ? > 0)", (max(last, 1), last))
     for table, column in _COUNTED:

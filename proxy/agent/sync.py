@@ -68,7 +68,10 @@ class SyncRefused(Exception):
 
 
 class _Older(Exception):
-    """The response is older than the active rules, so a stop in the response may already be lifted."""
+    """Error because a sync response is older than the active rules.
+
+    An emergency stop in that response may be lifted already.
+    """
 
 
 class _NotInForce(Exception):
@@ -156,9 +159,9 @@ class Sync:
 
     @property
     def stopped_beside(self) -> Stops:
-        """Emergency stops that apply in addition to the snapshot's.
+        """Emergency stops that apply although they are not in the snapshot.
 
-        The reason is that the agent could not write the snapshot.
+        The agent could not write these stops into the snapshot, or there is no snapshot yet.
         """
         return self._stopped_beside
 
@@ -215,7 +218,7 @@ class Sync:
         self._trouble.met(text, "sync failed, %s: %s%s", rules, text, pointer)
 
     async def write_again(self) -> None:
-        """Write the snapshot again, because a worker found the file missing, damaged or different."""
+        """Write the snapshot file again, because a worker found the file missing, damaged or different."""
         async with self._changing:
             if self.snapshot is None:
                 return
@@ -244,9 +247,9 @@ class Sync:
         self._announce(self.snapshot, True)
 
     async def _written_with(self, held: Snapshot, stops: Stops) -> Snapshot | None:
-        """Write the snapshot `held` with the stops `stops` to disk.
+        """Write the snapshot `held` to disk, with `stops` as its emergency stops.
 
-        Return None if the disk has no room or can't be written.
+        Return None if the disk is full or can't be written.
         """
         # Remove the ETag: a 304 would confirm rules without this stop.
         stopping = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops, etag=None)
@@ -315,10 +318,10 @@ class Sync:
         return _Fetched(confirmed, is_new=False)
 
     def _is_proved(self, held: Snapshot, response: Response) -> bool:
-        """Return True if a signature proves the 304 response.
+        """Return True if the signature of the 304 response is sufficient proof that the rules are unchanged.
 
-        An earlier signed response stated that the control plane signs the version of each 304. An
-        intermediary can't remove this statement.
+        An earlier signed response stated that the control plane signs the version in each 304 response. An
+        intermediary can't remove this statement, because the earlier response is signed.
         """
         if not response.is_signed:
             return False
@@ -332,8 +335,8 @@ class Sync:
         """Do the work of a sync that takes time or uses the disk: decode, check, parse, store.
 
         The garbage collector is off while the sync response is processed. Parsing creates a million objects,
-        but no reference cycles. Without this pause, the collector would scan the parsed objects repeatedly:
-        10,000 rules would take 0.6 s instead of 0.4 s.
+        but no reference cycles. If the garbage collector were on, it would scan the parsed objects
+        repeatedly: 10,000 rules would take 0.6 s instead of 0.4 s.
         """
         gc.disable()
         try:
@@ -401,7 +404,8 @@ class Sync:
     def _latest(self) -> datetime:
         """Return the latest time that `generatedAt` may have.
 
-        If the clocks differ by more, the signed request of the proxy already fails.
+        If the clocks of the proxy and the control plane differ by more than this limit, the proxy's signed
+        request already fails.
         """
         return datetime.fromtimestamp(self._clock(), UTC) + _LEAD
 
@@ -468,11 +472,12 @@ class Sync:
             raise SyncRefused(str(error)) from None
 
     def _readable(self, delivered: tuple[SyncRuleset, ...]) -> _Readable:
-        """Parse every ruleset, except one whose text is already active.
+        """Parse every delivered ruleset, except a ruleset whose text is already active.
 
-        If a ruleset can't be read, its active version stays, and the rest of the response takes effect. Rules
-        of one organisation that this release can't read must not block another organisation's secrets, rules
-        or applications. Raise SyncRefused if no ruleset can be read and none was active before.
+        If a ruleset can't be read, the active version of this ruleset stays. The rest of the sync response
+        takes effect. Rules of one organisation that this release can't read must not block another
+        organisation's secrets, rules or applications. Raise SyncRefused if no ruleset can be read and no
+        ruleset was active before.
         """
         held = self._held_rulesets()
         # An earlier release may have interpreted the text differently.
@@ -507,7 +512,7 @@ class Sync:
     def _with_rules_that_stay(
         self, apps: tuple[App, ...], delivered: tuple[SyncRuleset, ...], readable: tuple[SnapshotRuleset, ...]
     ) -> tuple[tuple[App, ...], tuple[SnapshotRuleset, ...]]:
-        """Keep the previous ruleset for an application whose ruleset has no readable version.
+        """Keep an application's previous ruleset if its new ruleset can't be read.
 
         A new application has no previous ruleset, so all of its requests are blocked.
         """

@@ -35,7 +35,7 @@ def server_tls(
 ) -> ssl.SSLContext:
     """Return a TLS server context.
 
-    Raise OSError, which includes ssl.SSLError, if the files can't be loaded, also for an encrypted key.
+    Raise OSError, or its subclass ssl.SSLError, if a file can't be loaded, for example an encrypted key.
 
     With `ask_for_certificate`, the server requests a certificate from each client. A client without a
     certificate is accepted. If a client's certificate is not among the trust anchors of the context, the
@@ -61,7 +61,7 @@ def alert_of(error: ssl.SSLError) -> bytes:
 
 
 class _AlertingObject(ssl.SSLObject):
-    """TLS object that stores the alert of a failed handshake, because asyncio drops it."""
+    """TLS object that stores the alert of a failed handshake, because asyncio discards the alert."""
 
     outgoing: ssl.MemoryBIO
 
@@ -86,13 +86,19 @@ class _AlertingContext(ssl.SSLContext):
 
 
 def problem_of_authorities(ca_file: Path) -> str:
-    """Describe why a file of trusted certificates can't be used, and the remedy; empty if it can be used."""
+    """Describe why a file of trusted certificates can't be used, and the remedy.
+
+    The text is empty if the file can be used.
+    """
     problem = problem_of(partial(client_tls, ca_file))
     return f"{ca_file}: {problem}: {_WANTED}" if problem else ""
 
 
 def problem_of(load: Callable[[], object]) -> str:
-    """Describe why certificates or keys can't be loaded, for the setting's error line; empty if they can."""
+    """Describe why certificates or keys can't be loaded, for the setting's error line.
+
+    Empty without an error.
+    """
     try:
         load()
     except ssl.SSLError as error:
@@ -105,8 +111,7 @@ def problem_of(load: Callable[[], object]) -> str:
 def _refuse_other_text(pem: Path) -> None:
     """Refuse a PEM file that begins with a byte order mark or is in UTF-16.
 
-    OpenSSL can't read a PEM file in UTF-16 or with a byte order mark, and its own error message does not say
-    why.
+    OpenSSL can't read a PEM file in UTF-16 or with a byte order mark, and OpenSSL's error does not say why.
     """
     with pem.open("rb") as file:
         begin = file.read(4)

@@ -1,4 +1,4 @@
-"""Check of the running proxy, from its own report at its admin listener."""
+"""Check the running proxy by the report that the proxy gives at its admin listener."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Failure:
 
 
 def failure_of(error: Exception, hint: Callable[[int, str], str]) -> Failure:
-    """Describe an error of Azure's SDK by the HTTP response of the error or of its cause, if there is one.
+    """Describe an error of Azure's SDK by the HTTP response of the error, or of the error's cause.
 
     `hint` returns an explanation for the response's status and the error codes in its body. The messages of
     Azure's SDK quote responses, so the function does not use them.
@@ -86,7 +86,7 @@ def failure_of(error: Exception, hint: Callable[[int, str], str]) -> Failure:
 
 
 def _error_code(body: bytes) -> str:
-    """Return the codes in the body of an error response, after a space, but never its message."""
+    """Return the error codes in a response body, with a space before them, and without the error message."""
     try:
         given = json.loads(readable(body))
         error = given["error"]

@@ -1,7 +1,8 @@
 """JSON batching of Microsoft Graph: parse a batch strictly, and rebuild it byte by byte.
 
-A sub-request is evaluated like a request of its own, so the proxy and the upstream must read it in the same
-way. A batch that another parser might read differently is refused. Examples of a refused batch:
+The proxy evaluates a sub-request like a separate request, so the proxy and the upstream must read the
+sub-request in the same way. A batch that another parser might read differently is refused. Examples of a
+refused batch:
 
 - a member name that occurs twice or in another letter case
 - a `url` with the address of another server
@@ -81,10 +82,10 @@ class BatchResponse:
     raw: bytes
 
     def with_body(self, body: bytes) -> bytes:
-        """Return the text of a sub-request's response in which `body` replaces the previous body.
+        """Return the text of a sub-request's response after `body` has replaced the previous body.
 
-        Headers that describe the previous body are removed from the response. All other bytes of the response
-        stay unchanged.
+        Headers that describe the previous body are removed from the response. The function changes no other
+        byte of the sub-request's response.
         """
         if body == self.body:
             return self.raw
@@ -96,9 +97,9 @@ class BatchResponse:
         return _edited(self.raw, edits)
 
     def relocated(self, turned: Callable[[bytes], bytes]) -> BatchResponse:
-        """Return the sub-request's response, with Location and similar headers rewritten by `turned`.
+        """Rewrite Location and similar headers of a sub-request's response with the function `turned`.
 
-        All other bytes of the response stay unchanged.
+        Except for the rewritten headers, the bytes of the response stay unchanged.
         """
         edits = []
         for name, where in _Entry(self.raw, _RESPONSE_NAMES).header_places():
@@ -177,7 +178,7 @@ def parse_batch_response(body: bytes) -> tuple[BatchResponse, ...]:
 
 
 def made_response(part_id: str, status: int, headers: Mapping[str, str], body: bytes) -> bytes:
-    """Return the text of a sub-request's response that the proxy makes itself; `body` is a JSON text."""
+    """Return the text of a response that the proxy itself makes to a sub-request. `body` is a JSON text."""
     head = json.dumps({"id": part_id, "status": status, "headers": dict(headers)}, separators=(",", ":"))
     return head[:-1].encode() + b',"body":' + body + b"}"
 
@@ -211,7 +212,7 @@ def merged_response(
 
 
 def as_if_alone(body: bytes | None) -> bytes | None:
-    """Decode the body of a sub-request or of its response, as if it had been sent without the batch.
+    """Decode the body of a sub-request or of its response, as if the body had been sent outside a batch.
 
     A body that is not JSON is a base64 string in the batch, in the standard or the URL-safe alphabet.
     """
@@ -274,7 +275,10 @@ def _members(text: bytes, start: int, names: Set[str]) -> dict[str, json_text.Me
 
 
 def _at_most(limit: int, found: Iterable[T], what: str) -> Iterator[T]:
-    """Yield the items of the batch, and refuse the first item above the limit before it is examined."""
+    """Yield the items of the batch.
+
+    Refuse the first item above the limit without an examination of the item.
+    """
     for count, each in enumerate(found):
         if count == limit:
             raise MalformedBatch(f"the batch has more than {limit} {what}")
@@ -309,7 +313,7 @@ class _Entry:
         )
 
     def header_places(self) -> Iterator[tuple[str, json_text.Member]]:
-        """Yield name and position of each sub-request header with a value; `raw` has the value there."""
+        """Yield the name and the position in `raw` of each sub-request header that has a value."""
         value = self.text("headers")
         if value is None:
             return
@@ -360,7 +364,7 @@ def _part(entry: _Entry, version: str, bases: tuple[str, ...]) -> BatchPart:
 
 
 def _header_cuts(entry: _Entry, names: Set[str]) -> list[tuple[int, int, bytes]]:
-    """Return the ranges of text to cut out, so that no header with one of the given names stays."""
+    """Return the text ranges to cut out, so that no header with one of the given names remains."""
     where = entry.members.get("headers")
     if where is None or entry.text("headers") is None:
         return []
@@ -403,7 +407,7 @@ def _depends_on(entry: _Entry) -> tuple[str, ...]:
 
 
 def _with_known_dependencies(parts: tuple[BatchPart, ...]) -> tuple[BatchPart, ...]:
-    """Return the sub-requests, with each id in `dependsOn` spelled like the `id` that it names.
+    """Return the sub-requests, in which each id in `dependsOn` is spelled like the sub-request's `id`.
 
     Microsoft Graph compares ids of sub-requests without regard to letter case.
     """
@@ -436,7 +440,7 @@ def _refuse_cycles(dependencies: Mapping[str, Set[str]]) -> None:
 
 
 def _relative_url(url: str, version: str, bases: tuple[str, ...]) -> str:
-    """Return a sub-request's `url` as the upstream reads it, relative to the root of the API version."""
+    """Return a sub-request's `url` in the upstream's interpretation, relative to the API version's root."""
     if _SCHEME.match(url):
         url = _without_base(url, version, bases)
     path = url.partition("?")[0]
@@ -479,7 +483,7 @@ def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
 
 
 def _readings(path: str) -> Iterator[str]:
-    """Yield the path of a sub-request as it is and after each further decoding.
+    """Yield the path of a sub-request, first unchanged and then after each repeated decoding.
 
     Lenient parsers may decode a path repeatedly.
     """

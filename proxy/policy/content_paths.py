@@ -1,4 +1,4 @@
-"""Find paths of content that a client can open without a token, through an address in a response."""
+"""Find paths of content that a client can open without a token, because a response has an address for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CONTENT_WORDS: Final = frozenset(
 
 
 class Stem(Enum):
-    """A part of a request path with which the path of an implied request begins."""
+    """Part of a request path that is also the beginning of an implied request's path."""
 
     WHOLE = "all of it"
     BEFORE_DELTA = "all but a last `delta`"
@@ -59,7 +59,7 @@ class Stem(Enum):
 
 
 def stems_of(name: Name, stem: Stem) -> list[Name]:
-    """Return the names of the part of the path that `stem` describes."""
+    """Return the parts of the request path that `stem` selects."""
     if stem is Stem.WHOLE:
         return [name]
     if stem is Stem.BEFORE_DELTA:
@@ -75,7 +75,7 @@ def _belongs_to_item(word: str) -> bool:
 
 
 def _drives_of(name: Name) -> Iterator[int]:
-    """Yield the index after a drive's name in a path whose response may have several items of the drive."""
+    """Yield each index after a drive's name in a path, if responses may have several items of the drive."""
     words = name.folded
     for at, word in enumerate(words):
         end = at + 1 if word == _DRIVE else at + 2 if word == _DRIVES else 0
@@ -93,7 +93,7 @@ def _first(name: Name, size: int) -> Name:
 
 
 def may_open(name: Name, method: str) -> bool:
-    """Return True if the response may contain objects, and therefore addresses of their content."""
+    """Return True if the response may contain objects, because objects can contain content addresses."""
     words = name.folded
     if not words or words[-1] in _NO_OBJECTS or method == "DELETE":
         return False
@@ -117,13 +117,13 @@ def opens_any_drive(name: Name) -> bool:
 
 
 def handed_over(names: Iterable[Name]) -> dict[str, str]:
-    """Return operations that return an address of content, each with the HTTP method for that address."""
+    """Map each operation that returns a content address to the HTTP method for that address."""
     found = [_HANDED_OVER.get(name.folded[-1]) for name in names]
     return {operation: method for each in found if each is not None for operation, method in (each,)}
 
 
 def addresses_within(names: Iterable[Name]) -> tuple[str, ...]:
-    """Return the property paths of content addresses in responses to requests of the given names."""
+    """Return the paths of the properties in which responses to these requests have content addresses."""
     words = {word for name in names for word in name.folded}
     paths: dict[str, None] = {}
     for address in GRAPH_FACTS.addresses:

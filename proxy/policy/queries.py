@@ -47,7 +47,7 @@ _NOTHING: Final[_Tree] = {}
 
 
 class QueryGuard:
-    """Guard that evaluates the query options of requests under a filter with `guard_queries`."""
+    """Query guard of a filter with `guard_queries`, which evaluates the query options of requests."""
 
     __slots__ = ("_allowed", "_kept", "_stripped")
 
@@ -75,8 +75,8 @@ class QueryGuard:
     def _is_probed_in_path(self, target: Target) -> bool:
         """Return True if the path calls `search(q='…')` or uses a removed property as a key.
 
-        The call `search(q='…')` searches all properties, like `$search`. A name in a call that is not in the
-        allow list may be a parameter of the function as well.
+        The call `search(q='…')` searches all properties, like `$search`. If a name in a function call is not
+        in the allow list, the name may also be a parameter of the function.
         """
         if _searches(target):
             return True
@@ -107,7 +107,7 @@ class QueryGuard:
         return self._hides_any(named, searched)
 
     def _may_name(self, texts: list[str], searched: set[str]) -> bool:
-        """Return whether the last word of a removed property's path occurs anywhere in the query texts."""
+        """Return whether the query texts contain the last word of any removed property's path."""
         text = "\n".join(texts)
         if not text.isascii() or "\\" in text:
             return True
@@ -134,7 +134,7 @@ class QueryGuard:
 
 
 def _asks_about_items(kept: _Tree, options: Mapping[str, tuple[str, ...]], searches: tuple[str, ...]) -> bool:
-    """Return True if a query uses a property of items other than those that the filter's conditions test.
+    """Return True if a query uses an item property that no condition of the item filter tests.
 
     The link to the next page would reveal items that the response does not contain. Raise Unresolved.
     """
@@ -169,9 +169,9 @@ def _calls_search(name: Name) -> bool:
 
 
 def _spaced(value: str) -> str:
-    """Replace each `+` in a query value by a space, so that the value's interpretations become equal.
+    """Replace each `+` in a query value by a space, so that both interpretations of `+` become equal.
 
-    If the `+` does not stand for a space, the replacement does not change the names that are found.
+    If the `+` is not a space, the replacement does not change the property names that the proxy finds.
     """
     return value.replace("+", " ") if "+" in value else value
 
@@ -186,7 +186,7 @@ def _allows(tree: _Tree, named: Named, searched: set[str]) -> bool:
 
 
 def _may_be_meant(stripped: Path, paths: set[Path], unsure: set[str]) -> bool:
-    """Return whether the words of a removed property's path, all found in the query, may form that path."""
+    """Return whether the words of a removed property's path, found in the query, may mean the property."""
     if len(stripped) == 1 or not unsure.isdisjoint(stripped):
         return True
     return any(path[-1] == stripped[-1] and _leads_through(path, stripped) for path in paths)
@@ -224,7 +224,7 @@ def _is_allowed(path: Path, tree: _Tree, *, in_part: bool) -> bool:
 
 
 def _leads_through(path: Path, stripped: Path) -> bool:
-    """Return whether the words occur in the property path in this order, with any words in between.
+    """Return whether the property path contains the given words in this order, with any words in between.
 
     A query may reach the same object through different relations.
     """
@@ -233,9 +233,9 @@ def _leads_through(path: Path, stripped: Path) -> bool:
 
 
 def _collect_searched(text: str, named: Named, names: set[str]) -> None:
-    """Collect the names of the properties that a `$search` value names.
+    """Collect the property names in the value of a `$search` option.
 
-    Raise Unresolved if a search word names no property, because such a word is searched for in all
+    Raise Unresolved if a search word names no property: the upstream searches for such a word in all
     properties, including hidden ones. In a search of messages, each word except the first of `"subject:one
     two"` names no property, because the quoted text is itself a query.
     """

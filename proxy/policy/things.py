@@ -1,4 +1,4 @@
-"""Resolve the names in a rule about schema things against a schema."""
+"""Resolve the names of resources, operations and packs in a rule against a schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_COMPARED: Final = 100  # characters of an unknown name that is compared
 
 
 class Resolver:
-    """Finder of the table rows for names in one schema."""
+    """Object that finds the table rows for names in one schema."""
 
     __slots__ = ("_types", "facts", "model")
 
@@ -41,7 +41,7 @@ class Resolver:
         return (type_,) if type_ >= 0 else ()
 
     def members_of(self, name: str) -> list[tuple[int, int]]:
-        """Return the type and the relation or property for each `type.member` with the given name."""
+        """Return (type, member) pairs for a `type.member` name. A member is a relation or a property."""
         owner, _, simple = name.lower().rpartition(".")
         number = self.model.name_id(simple)
         if not owner or number < 0:
@@ -54,10 +54,10 @@ class Resolver:
         return found
 
     def searched(self, entity_type: str) -> list[tuple[int, int]]:
-        """Return the schema types that a Microsoft Search request for a folded entity type finds.
+        """Return the schema types that a Microsoft Search request finds for a folded entity type.
 
-        Each type is paired with the member that the search finds, or with -1 if the search finds objects of
-        the type.
+        The result pairs each type with the member that the search finds, or with -1 if the search finds
+        objects of the type.
         """
         found: list[tuple[int, int]] = []
         for known, names in self.facts.search_types.items():
@@ -83,9 +83,9 @@ class Resolver:
         return bool(self.types_of(name) or self.members_of(name))
 
     def resolve(self, match: Match) -> Things:
-        """Return the table rows that the `match` of a rule names.
+        """Return the schema's table rows for the names in a rule's `match`.
 
-        Names that the schema does not have are ignored.
+        Names that are missing in the schema are ignored.
         """
         resources = list(match.resource)
         names = list(match.operation)
@@ -127,7 +127,7 @@ class Resolver:
     def _elsewhere(self, types: frozenset[int]) -> Iterator[int]:
         """Yield relations that never lead to objects of the given types.
 
-        The schema declares a base type of the given types as the target of these relations.
+        The schema declares the target of these relations as a base type of the given types.
         """
         for name, targets in self.facts.targets.items():
             found = [type_ for target in targets for type_ in self.types_of(target)]
@@ -180,7 +180,7 @@ class Resolver:
 
 
 def words_of(match: Match, facts: Facts) -> str:
-    """Return the names in a rule's `match` as text for people, with the names that each pack contains."""
+    """Return the names in a rule's `match` as text for people, and the names that each pack contains."""
     texts: list[str] = []
     if match.resource:
         texts.append(f"resource {', '.join(match.resource)}")
@@ -194,7 +194,7 @@ def words_of(match: Match, facts: Facts) -> str:
 
 
 class Unknown:
-    """A name in a rule about schema things that no schema has.
+    """Name of a resource, operation or pack in a rule, if no schema has this name.
 
     `place` is the key path of the name in the document, starting from `rules`.
     """
@@ -207,7 +207,7 @@ class Unknown:
 
 
 def unknown_things(ruleset: Ruleset, schemas: Schemas) -> Iterator[Unknown]:
-    """Find names of things in a ruleset that none of the schemas has."""
+    """Find names of resources, operations and packs in a ruleset that are missing in every schema."""
     resolvers: list[Resolver] = []
     for index, rule in enumerate(ruleset.rules):
         match = rule.match
@@ -255,7 +255,7 @@ def _problem(word: str, name: str, resolvers: Sequence[Resolver]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], owner: str = "") -> str:
-    """Return the known names that are most similar to an unknown name, as the end of an error message."""
+    """Return the end of an error message: the known names that are most similar to the unknown name."""
     by_folded = {each.lower(): each for each in known}
     close = get_close_matches(name[:_LONGEST_COMPARED].lower(), list(by_folded), n=_MOST_NEAREST, cutoff=0.6)
     prefix = f"{owner}." if owner else ""

@@ -1,9 +1,9 @@
 """A YAML document as plain values with their line numbers, bounded in size, depth and number of nodes.
 
 The parser reads the YAML text event by event, so that nesting cannot exhaust a stack, and counts each alias.
-The parser uses only those implicit types of YAML that JSON has (YAML 1.2 core). So `no` and `18:00` are text,
-as their author meant. A number or boolean in an unusual spelling is a `Written` (scalars.py), which keeps the
-spelling.
+The parser uses only those implicit types of YAML that JSON has (YAML 1.2 core). So the parser reads `no` and
+`18:00` as text, as the author of the YAML text intended. A number or boolean in an unusual spelling is a
+`Written` (scalars.py), which keeps the spelling.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class InvalidYaml(ValueError):
 
 @dataclass(slots=True)
 class _Node:
-    """A value of a YAML document with its place.
+    """Value of a YAML document, with its position in the text.
 
-    All scalar nodes share the same empty `keys` and `below`, because most nodes are scalars.
+    Most nodes are scalars, so all scalar nodes share the same empty `keys` and `below` to save memory.
     """
 
     mark: Mark
@@ -79,7 +79,7 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A YAML scalar or key with an invisible character.
+    """YAML scalar or key that contains an invisible character.
 
     `by_escape` is True if the YAML source has an escape for the invisible character.
     """
@@ -105,7 +105,7 @@ class Document:
     def known_part(self, where: Where) -> Where:
         """Return the part of a key path that exists in the document.
 
-        A missing or unknown key at the end of the key path stays in the result.
+        The result includes the last key of the key path even if this key is missing or unknown.
         """
         node = self.root
         known: list[int | str] = []
@@ -141,7 +141,7 @@ def spelled(where: Where) -> str:
 
 
 def problem(mark: Mark, where: Where, message: str) -> Problem:
-    """Return a problem with its texts cut, because a problem may quote very long text for each alias."""
+    """Return a problem with shortened texts, because a problem can quote a very long text for each alias."""
     return (*mark, escaped(spelled(where)), cut(escaped(message)))
 
 
@@ -172,7 +172,7 @@ def parse(text: str) -> Document:
 
 
 def _brace_hint(text: str, line: int, column: int) -> str:
-    """Return a hint if the error is a brace without quotes, as in `[/v1.0/users/{id}]`."""
+    """Return a hint if the YAML error comes from a brace without quotes, as in `[/v1.0/users/{id}]`."""
     lines = text.splitlines()
     at = lines[line - 1][column - 1 : column] if line <= len(lines) else ""
     return ": put text that has { or } in quotes" if at in ("{", "}") else ""

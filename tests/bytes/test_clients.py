@@ -97,9 +97,9 @@ async def test_responses_do_not_pile_up_for_a_client_that_pipelines_and_reads_no
 
 
 async def both_ends_small(proxy: DataPath) -> tuple[socket.socket, connection_module.ClientConnection]:
-    """Return a client's socket and the proxy's end of the connection.
+    """Return both ends of a connection: the client's socket and the proxy's end.
 
-    The small buffers soon block the proxy's output.
+    The small buffers of the connection soon block the proxy's output.
     """
     client = await small_window(proxy)
     await until(lambda: proxy.connections)
@@ -201,7 +201,10 @@ async def test_many_pipelined_refusals_leave_the_others_their_turn(tmp_path: Pat
 
 
 async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wait(tmp_path: Path) -> None:
-    """The proxy refuses pipelined requests one by one, and delays others by at most one loop iteration."""
+    """The proxy refuses pipelined requests one by one.
+
+    One client delays others by at most one loop iteration.
+    """
     request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     count = 60_000
     most = 0
@@ -579,7 +582,7 @@ async def test_a_response_that_said_close_is_the_last_though_the_body_comes_whol
 
 
 async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(tmp_path: Path) -> None:
-    """The proxy measures the client by its own rate, which includes bytes sent before the pause."""
+    """The proxy computes the client's rate from the client's bytes, including the bytes before the pause."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()

@@ -415,7 +415,7 @@ async def test_a_part_of_a_response_is_not_evaluated_as_if_it_were_the_whole(tmp
 
 
 async def test_a_body_that_says_it_is_not_utf8_is_none_that_rules_read(tmp_path: Path) -> None:
-    """The bytes `+AGE-` are the letter `a` in UTF-7, but five characters in UTF-8."""
+    """The bytes `+AGE-` mean the letter `a` in UTF-7, but five separate characters in UTF-8."""
     async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         body = b'{"kind":"guest"}'
         for target, statuses in (("/v1.0/invitations", (200, 400)), ("/v1.0/$batch", (400, 400))):
@@ -921,7 +921,7 @@ async def test_a_compressed_response_without_such_a_link_keeps_every_byte(tmp_pa
 
 
 async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
-    """If the proxy changed a byte of a range response, its position and total length would be wrong."""
+    """If the proxy changed a range response, the declared position and total length would be wrong."""
     async with data_path(responding(b""), tmp_path) as proxy:
         body = b'{"@odata.nextLink":"http://127.0.0.1:%d/v1.0/users?$skiptoken=1"}' % proxy.upstream.port
         fields = b"Content-Type: application/json\r\nContent-Range: bytes 0-9/1000\r\n"
@@ -935,7 +935,10 @@ async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
 async def test_a_response_that_is_not_in_the_coding_that_it_names_is_told_as_such(
     tmp_path: Path, body: bytes
 ) -> None:
-    """The proxy finds no links in a body without the declared coding, so the application gets 502."""
+    """If a body does not have the declared coding, the proxy can't find links in the body.
+
+    The response is 502.
+    """
     async with data_path(responding(ok(body, b"Content-Encoding: gzip")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamError")
@@ -1005,7 +1008,7 @@ async def test_an_upstream_that_is_too_slow_is_504(tmp_path: Path) -> None:
 
 
 async def test_what_no_application_asked_counts_as_no_verdict(tmp_path: Path) -> None:
-    """Clients without a token must not be able to cause or hide the alarm for blocked requests."""
+    """Clients without a token must not be able to trigger or hide the alarm about blocked requests."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\n\r\n")
         values = proxy.context.counters.values
@@ -1299,7 +1302,7 @@ async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_
 async def test_what_a_response_held_is_free_when_it_has_ended(tmp_path: Path, rule_reads: bool) -> None:
     """The proxy must free a response's memory without the garbage collector.
 
-    The bodies of ended responses would otherwise use more and more memory.
+    If the proxy waited for the collector, the bodies of ended responses would use more and more memory.
     """
     body = json.dumps({"value": [{"id": str(n)} for n in range(40_000)]}).encode()
     rules = "version: 1\nname: x\ndefault: allow\nrules:\n"

@@ -30,7 +30,7 @@ def load_axe(page: Page) -> None:
 def violations(page: Page, *, frame: bool = True, of_the_width: bool = False) -> list[str]:
     """Return a line for each accessibility violation, with the rule and the element.
 
-    The accessibility check is faster without the frame of the page.
+    The accessibility check is faster if it leaves out the frame around the page's content.
     """
     options = _OF_THE_WIDTH if of_the_width else _EVERYTHING
     found: list[str] = page.evaluate(_RUN, [[] if frame else _FRAME, options])

@@ -23,7 +23,7 @@ HOSTILE = '"><script>window.hit = 1</script><img src=x onerror=window.hit=1>\u20
 
 @dataclass
 class Edge:
-    """A proxy of a separate organisation, which sends the events of a test."""
+    """Proxy that sends the events of one test, in a separate organisation."""
 
     served: Served
     org_id: str

@@ -1,10 +1,11 @@
-"""Run the first commands of a control plane, and kill each run.
+"""Run the first commands of a new control plane repeatedly, and kill each run.
 
 Each run is killed one step later than the previous run.
 
 A step of the start is an access to a file in the control plane's directory, or a migration. After each kill,
 the program runs the same command again in the same directory. The program prints the exit status of each
-repeated command, one a line. The program ends when a run is not killed.
+repeated command on a separate line. The program stops after the first run that ends by itself, without a
+kill.
 """
 
 from __future__ import annotations

@@ -457,7 +457,7 @@ async def test_over_tls_the_cookie_is_bound_to_this_very_host(tmp_path: Path, cl
 
 
 async def test_a_form_of_another_site_is_none_of_ours(plane: Plane, browser: Browser) -> None:
-    """A page of another site can send a form with the operator's cookie, but not with the form's token."""
+    """A page of another site can send a form with the operator's cookie, but can't read the form's token."""
     await operator(plane, "ada", {"*": "admin"})
     await browser.sign_in("ada")
     url, headers = f"{plane.console_url}/orgs", {"Cookie": browser.cookie}

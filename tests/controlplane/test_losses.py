@@ -1,4 +1,4 @@
-"""Tests that a proxy with a fault in its audit trail is unhealthy until an operator acknowledges it."""
+"""Tests of a proxy with a fault in its audit trail: unhealthy until an operator acknowledges the fault."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def _acknowledge(plane: Plane, **members: Any) -> proxies.Acknowledged:
 
 @pytest.fixture
 async def well(proxy: ProxyClient) -> ProxyClient:
-    """Return a proxy that has sent heartbeats and the events 1 to 3."""
+    """Return a proxy that has sent heartbeats and the events with the numbers 1 to 3."""
     checks = {"sync": {"status": "ok"}}
     assert (await proxy.send(HEARTBEAT, json.dumps({"checks": checks}).encode())).status == 200
     assert (await proxy.audit(batch("b1", proxy.org_ids[0], [1, 2, 3]))).status == 202
@@ -83,7 +83,7 @@ async def test_a_proxy_with_missing_events_is_degraded_until_they_come(
 async def test_a_clock_that_was_ahead_for_a_while_hides_no_later_report(
     plane: Plane, well: ProxyClient
 ) -> None:
-    """The control plane's own clock was ahead for a while."""
+    """The control plane's own clock was ahead for a while before the test."""
     plane.clock.wall += 400 * DAY_MS
     beat = json.dumps({"checks": {"audit": {"status": "failed"}}}).encode()
     assert (await well.send(HEARTBEAT, beat)).status == 200

@@ -1,4 +1,4 @@
-"""Tests of operations: roles, isolation of organisations, and changes by one operator to another."""
+"""Tests of operations: roles, isolation of organisations, and changes that operators make to operators."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MARK: Final = "zebra"  # part of each name in the other organisation
 
 @pytest.fixture
 async def context(plane: Plane) -> AsyncIterator[OperationContext]:
-    """Create two organisations with an object of every kind: acme, and one with marked names."""
+    """Create two organisations, acme and another with marked names, each with an object of every kind."""
     await plane.org("acme")
     await plane.org(f"{MARK}-org")
     for org, name in (("acme", "own"), (f"{MARK}-org", MARK)):
@@ -78,13 +78,13 @@ async def context(plane: Plane) -> AsyncIterator[OperationContext]:
 
 
 async def actor(context: OperationContext, name: str = "eve", **roles: Role) -> Actor:
-    """Return an actor whose roles are given by organisation; `every` means all organisations."""
+    """Return an actor with a role for each named organisation. The name `every` means all organisations."""
     ids = {org.name: org.org_id for org in await context.store.orgs()} | {"every": "*"}
     return Actor(name, {ids[org]: role for org, role in roles.items()})
 
 
 async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
-    """Return an actor that is stored as an operator, because each change looks up its operator."""
+    """Store an actor as an operator and return the actor, because each change looks up its operator."""
     made = await actor(context, name, **roles)
     operator_id = f"id-of-{name}"
     await context.store.add_operator(
@@ -97,7 +97,7 @@ async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
 
 
 def _references(mark: str) -> dict[str, Any]:
-    """Return every name that a request can refer to, in the organisation whose names have this mark."""
+    """Return each parameter of requests that names an object, for the organisation with this mark."""
     return {
         "org": f"{mark}-org",
         "orgs": (f"{mark}-org",),
@@ -143,7 +143,7 @@ def _made_up(hint: Any, known: Mapping[str, Any]) -> Any:
 async def _outcome(
     context: OperationContext, who: Actor, operation: Operation[Any, Any], asked: Request, mark: str
 ) -> str:
-    """Return the operation's result as the actor sees it, without the requested name."""
+    """Return the operation's result or error as the actor sees it, with the organisation's mark replaced."""
     try:
         report = msgspec.json.encode(await operation.perform(context, who, asked)).decode()
     except (NotFound, Forbidden, InvalidRequest, Conflict, AlreadyExists) as error:
@@ -389,7 +389,7 @@ async def test_a_name_that_would_be_mistaken_in_the_record_is_none(
 async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same(
     context: OperationContext, boss: str, namesake: str
 ) -> None:
-    """The store distinguishes names that Unicode folding makes equal, so an admin may add both operators."""
+    """An admin may add two operators whose names are equal only after Unicode folding."""
     await operators.add.perform(context, OWNER, operators.AddOperator(boss, PASSWORD, "admin", "*"))
     eve = await actor(context, "eve", acme="admin")
     await operators.add.perform(context, eve, operators.AddOperator(namesake, PASSWORD, "admin", "acme"))
@@ -501,7 +501,7 @@ async def test_nobody_keeps_another_from_verifying(context: OperationContext) ->
 
 
 async def test_there_is_an_end_to_how_many_export(context: OperationContext) -> None:
-    """Each export keeps a page of events in memory until its reader has finished."""
+    """Each export keeps a page of events in memory until the reader of the export has finished."""
     eve, ada = await actor(context, "eve", acme="viewer"), await actor(context, "ada", acme="viewer")
     csv = event_export.ExportEvents(format="csv")
     under_way = [
@@ -732,7 +732,7 @@ async def test_who_got_a_role_stands_in_the_record_of_its_organisation(context: 
 async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(
     context: OperationContext,
 ) -> None:
-    """The cursor of the operator log holds a position among the lines of all organisations."""
+    """The cursor of a page in the operator log is a position among the log lines of all organisations."""
     ada = await known(context, "ada", every="admin")
     eve = await known(context, "eve", acme="viewer")
     for _ in range(2):

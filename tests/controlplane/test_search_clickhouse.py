@@ -80,7 +80,10 @@ async def rows(index: ClickHouseIndex, what: str = "count()", where: str = "1") 
 async def test_a_range_that_is_written_again_after_a_sigkill_adds_nothing(
     server: ClickHouse, index: ClickHouseIndex, store: SqliteStore, tmp_path: Path
 ) -> None:
-    """More events arrived before the second attempt, which stores the first range and later events."""
+    """More events arrive before the second attempt.
+
+    The second attempt stores the first range and the new events.
+    """
     await commit(store, range(5))
     module = [sys.executable, "-m", "tests.controlplane.killed_writer"]
     arguments = [str(tmp_path / "store.db"), f"{server.url}/{index._database}"]
@@ -235,7 +238,7 @@ async def test_a_control_plane_with_clickhouse_finds_what_it_accepted(
 async def test_each_event_is_kept_as_long_as_its_organisations_tier_says(
     index: ClickHouseIndex, tiers: Tiers
 ) -> None:
-    """ClickHouse removes expired events by itself, and this test makes it do so at once."""
+    """ClickHouse removes expired events by itself. This test makes ClickHouse remove them at once."""
     tiers.days = {ORG: 30, OTHER_ORG: 90}
     now = datetime.now(UTC)
     made = [
@@ -281,7 +284,7 @@ async def until_done(index: ClickHouseIndex) -> None:
 async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(
     index: ClickHouseIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query of a page takes too long if it finds more than two events."""
+    """The test's query of a page takes too long if the query finds more than two events."""
     hour = 3_600_000
     times = [START_MS - age * hour for age in (2000, 1999, 100, 24, 1)]
     await index.write(accepted(*(event(n, time=rfc3339(ms)) for n, ms in enumerate(times))))

@@ -1,4 +1,4 @@
-"""Tests of upstream tokens: fetched before they expire, one at a time, and never used after expiry."""
+"""Tests of upstream tokens: fetched before expiry, one token at a time, and never used after expiry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCOPE = "https://graph.microsoft.com/.default"
 
 
 class Told:
-    """Token messages that the workers received from the agent."""
+    """Recorder of the token messages that the agent sends to workers."""
 
     def __init__(self) -> None:
         self.messages: list[ActiveUpstreamToken | UpstreamTokenUnavailable] = []

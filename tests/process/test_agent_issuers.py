@@ -1,4 +1,4 @@
-"""Tests that the agent reads keys of exactly the issuers that applications name, before keys are needed."""
+"""Tests that the agent reads in advance the keys of all issuers that applications name, and no other keys."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def snapshot(*apps: App) -> Snapshot:
 
 @dataclass
 class Agent:
-    """An agent, with the messages that its workers receive."""
+    """Agent in a test, with the messages that the agent's workers receive."""
 
     path: Path
     session: ClientSession

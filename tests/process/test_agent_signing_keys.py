@@ -1,4 +1,4 @@
-"""Tests of signing keys in a vault: all proxies choose the same key, and a rotation ends no token."""
+"""Tests of signing keys in a vault: all proxies choose the same key; tokens stay valid after rotation."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def enrolled(system: System) -> list[dict[str, Any]]:
 
 
 async def test_a_proxy_killed_while_it_enrols_is_one_proxy_and_loses_no_event(tmp_path: Path) -> None:
-    """The killed proxy stays refused after its revocation, and its successor delivers the backlog.
+    """After its revocation, a killed proxy stays refused. The proxy that replaces it delivers the backlog.
 
     No event of the revoked proxy is missing.
     """

@@ -1,4 +1,4 @@
-"""Tests that bodies of any length pass through a worker in little memory, even if a peer is slow."""
+"""Tests that a worker passes on bodies of any length with little memory, even if a peer is slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the proxy as an application sees it, statement by statement, through the whole system."""
+"""Tests of the statements about the proxy that an application relies on, through the whole system."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def json_of(value: Any) -> bytes:
 
 
 def test_an_upstream_401_is_never_the_applications_fault(live: Live) -> None:
-    """If the upstream responds 401, the proxy fetches a new upstream token and tries once more.
+    """If the upstream responds 401, the proxy fetches a new upstream token and sends the request once more.
 
     If the upstream refuses the new token too, the response is 502 `upstreamError`.
     """
@@ -503,7 +503,8 @@ def test_links_that_an_sdk_follows_begin_with_the_proxy(live: Live) -> None:
     """Links that an SDK follows begin with the proxy's address; the rest of each link keeps its bytes.
 
     The rewritten links are @odata.nextLink, @odata.deltaLink, per-property forms, Location, Content-Location
-    and Operation-Location. The proxy leaves every other link unchanged.
+    and Operation-Location. The proxy leaves a link that does not begin with the upstream's base address
+    unchanged.
     """
     graph = live.system.graph.base_url
     body = (
@@ -580,7 +581,7 @@ def test_block_by_default_names_default(live: Live) -> None:
 
 
 def test_evaluation_happens_after_the_upstream_call_too(live: Live) -> None:
-    """A response rule that blocks replaces the upstream's response with the 403."""
+    """A response rule that blocks replaces the upstream's response with a 403 of the proxy."""
     live.upstream_says("/v1.0/open/secret", b'{"sensitivity": "private", "subject": "hush"}')
     id_field = new_id()
     reply = live.ask("crm", "GET", "/v1.0/open/secret", [id_field])
@@ -591,7 +592,10 @@ def test_evaluation_happens_after_the_upstream_call_too(live: Live) -> None:
 
 
 def test_filter_strips_properties(live: Live) -> None:
-    """The transform `strip_properties` is a blacklist; the remaining properties keep their exact text."""
+    """The transform `strip_properties` is a blacklist.
+
+    Properties that are not listed keep their exact text.
+    """
     body = (
         b'{ "value":[{"id":1.50,"mobilePhone":"+47","n":"\\u00e5"} , {"MOBILEPHONE":1}],"@odata.count":2e0}'
     )
@@ -605,7 +609,7 @@ def test_filter_strips_properties(live: Live) -> None:
 
 
 def test_filter_allows_properties(live: Live) -> None:
-    """The transform `allow_properties` is a whitelist."""
+    """The transform `allow_properties` is a whitelist: it removes all properties that are not listed."""
     body = b'{"@odata.context":"c","value":[{"id":"1","displayName":"A","mail":"m","x":{"id":2}},{"id":"2"}]}'
     live.upstream_says("/v1.0/groups", body)
     assert live.ask("crm", "GET", "/v1.0/groups").json == {
@@ -648,7 +652,7 @@ def test_throttling_is_forwarded_with_retry_after_intact(live: Live, status: int
 
 @pytest.mark.parametrize("status", [500, 501, 502, 505, 507, 508, 511, 599])
 def test_every_other_5xx_becomes_502_with_upstream_status(live: Live, status: int) -> None:
-    """Every other 5xx becomes 502 `upstreamError` with `upstreamStatus` in the body."""
+    """A 5xx other than 503 and 504 becomes 502 `upstreamError` with `upstreamStatus` in the body."""
     live.upstream_says("/v1.0/open/broken", b"<html>stack trace</html>", [("X-Inner", "1")], status)
     reply = live.ask("crm", "GET", "/v1.0/open/broken")
     assert reply.status == 502
@@ -658,7 +662,7 @@ def test_every_other_5xx_becomes_502_with_upstream_status(live: Live, status: in
 
 
 def test_every_upstream_error_names_the_upstream_status(live: Live) -> None:
-    """An error with the code upstreamError (502) contains `upstreamStatus`."""
+    """The body of an error with the code upstreamError (502) contains the member `upstreamStatus`."""
     live.upstream_says("/v1.0/open/odd-coding", b"{}", [JSON, ("Content-Encoding", "x-unheard-of")])
     reply = live.ask("crm", "GET", "/v1.0/open/odd-coding")
     assert (reply.status, reply.error["code"]) == (502, "upstreamError")
@@ -703,13 +707,13 @@ def test_a_malformed_target_is_400(live: Live, target: str) -> None:
 
 
 def test_a_head_that_is_too_large_is_431(live: Live) -> None:
-    """The code headersTooLarge has the status 431."""
+    """The error code headersTooLarge has the HTTP status 431."""
     reply = live.ask("crm", "GET", "/v1.0/echo/x", [("X-Large", "x" * 70_000)])
     assert (reply.status, reply.error["code"]) == (431, "headersTooLarge")
 
 
 def test_a_batch_that_is_too_large_is_413(live: Live) -> None:
-    """The code payloadTooLarge has the status 413."""
+    """The error code payloadTooLarge has the HTTP status 413."""
     reply = live.ask("crm", "POST", "/v1.0/$batch", [JSON, ("Content-Length", str(5 * 1024 * 1024))])
     assert (reply.status, reply.error["code"]) == (413, "payloadTooLarge")
 
@@ -762,8 +766,8 @@ def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
 def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: Live) -> None:
     """The proxy reads credentials at runtime from a key vault through a managed identity.
 
-    The proxy acquires upstream tokens with the credentials from the vault. The proxy has no credentials in
-    its settings, so a response proves that it read them from the vault.
+    The proxy acquires upstream tokens with the credentials from the vault. The settings contain no
+    credentials. A response proves that the proxy read the credentials from the vault.
     """
     assert CLIENT_SECRET not in live.system.proxy_config.read_text("utf-8")
     assert live.ask("crm", "GET", "/v1.0/echo/x").status == 200

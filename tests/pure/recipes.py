@@ -41,7 +41,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """A response of the upstream in the page, and the response that the application receives."""
+    """Upstream response on a recipe page, with the response that the application receives for it."""
 
     target: str
     before: str

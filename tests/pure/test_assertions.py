@@ -59,7 +59,7 @@ def coded(value: Any) -> str:
 
 
 def with_parts(text: str, *, header: Any = None, claims: Any = None, signature: str | None = None) -> str:
-    """Return the assertion with replaced parts, and with its old signature or the given signature."""
+    """Return the assertion with the given parts replaced. Without `signature`, the old signature stays."""
     parts = text.split(".")
     if header is not None:
         parts[0] = coded(header)
@@ -79,7 +79,7 @@ def resigned(key: SigningKey, header: bytes | dict[str, Any], claims: bytes | di
 
 
 def outcome(text: str, *credentials: Any, base: str = BASE, keys: Any = None, now: float = NOW) -> str:
-    """Return the id of the credential that the assertion proves, or the reason for its refusal."""
+    """Return the id of the credential that verifies the assertion, or the reason why it is refused."""
     try:
         proof = judge(
             parse_assertion(text), CLIENT, credentials or (REGISTERED, FEDERATED), lambda issuer: keys,

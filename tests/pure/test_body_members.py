@@ -1,4 +1,4 @@
-"""Tests of `body_only`, which lists the only properties that a write may have."""
+"""Tests of `body_only`, the list of the only properties that the body of a write request may have."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ _paths = st.lists(st.sampled_from(["a", "b", "c", "a.b", "b.c", "a.b.c", "a@odat
 
 
 def _without_others(value: object, paths: list[str], place: str = "") -> object:
-    """Return the value with only the members that a path lists, by an independent implementation."""
+    """Return only the members of a JSON value that `paths` lists, computed without the tested code."""
     if isinstance(value, list):
         return [_without_others(each, paths, place) for each in value]
     if not isinstance(value, dict):

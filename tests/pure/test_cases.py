@@ -1,4 +1,4 @@
-"""Tests of a ruleset's cases: each difference from the expectation is reported with its place."""
+"""Tests of a ruleset's cases: the report has each difference from the expectation, with its position."""
 
 from __future__ import annotations
 

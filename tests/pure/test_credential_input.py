@@ -1,4 +1,4 @@
-"""Tests of credentials as operators give them: only public keys, and helpful refusals."""
+"""Tests of the credentials that operators enter: only public keys are accepted, and refusals are helpful."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that an explanation names the resources of a path, and the resources by which a rule applies."""
+"""Tests that an explanation names the resources in a path, and the resources that make a rule apply."""
 
 import pytest
 

@@ -28,7 +28,7 @@ def applied(compiled: CompiledFilter, body: bytes) -> bytes:
 
 
 def filtered(compiled: CompiledFilter, body: bytes) -> Filtered:
-    """Return the filter's result, and assert that a second run and a run by reading give the same result."""
+    """Run the filter twice by `apply` and once by `apply_by_reading`. Assert that the results are equal."""
     first = compiled.apply(body)
     assert compiled.apply(body) == first
     assert compiled.apply_by_reading(body) == first

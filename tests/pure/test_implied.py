@@ -634,7 +634,7 @@ def things(rules: str, default: str) -> CompiledRuleset:
 
 
 class TestThings:
-    """Tests of paths with a schema, which shows collections and relations."""
+    """Tests of paths with a schema, which defines the collections and relations in the paths."""
 
     ALLOW = "- {id: allow, match: {resource: [%s]}, verdict: allow}\n"
     BLOCK = "- {id: no, match: {resource: [%s]}, verdict: block}\n"
@@ -734,7 +734,7 @@ class TestProbes:
 
 
 class TestItemsOfThings:
-    """Tests of a rule about a type that keeps items of lists of this type, on every route to them."""
+    """Tests of a rule that keeps some items in lists of one type, on every route to such lists."""
 
     RULES = """
 - {id: guests, match: {resource: [user, group.members]}, verdict: filter,

@@ -1,4 +1,4 @@
-"""Tests that an interpretation counts if the upstream accepts it, or if a rule names its result."""
+"""Tests of path interpretations, which count if the upstream accepts them or a rule names the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BELOW = '- {id: below, match: {path: ["/v1.0/me/messages/{m}/**"]}, verdict: blo
 
 
 def verdict(rules: str, target: str, default: str = "block", taken: int = GRAPH) -> str:
-    """Return the verdict on a request to the target, or `refused`."""
+    """Return the rules' verdict on a GET request to the target, or `refused` if the target is malformed."""
     try:
         read = canonicalise(target, taken)
         return compiled(rules, default).plan("GET", read).decide(RequestFacts("GET", read, (), "", 0)).verdict

@@ -1,4 +1,4 @@
-"""Tests of JSON texts: one reader for the byte order mark, and one limit of depth in every Python version."""
+"""Tests of JSON texts: the byte order mark, and the same limit of depth in every Python version."""
 
 from __future__ import annotations
 

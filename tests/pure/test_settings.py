@@ -338,7 +338,7 @@ class TestContact:
 
 
 class TestIdentities:
-    """Tests of [[Credentials.Identities]]: assignment of identities, and refused combinations."""
+    """Tests of the setting [[Credentials.Identities]]: assignment of identities, and refused combinations."""
 
     MAIL = '[[Credentials.Identities]]\nName = "mail"\nAccessToken = "m"\nApplications = ["app-1", "app-2"]\n'
     FILES = '[[Credentials.Identities]]\nName = "files"\nAccessToken = "f"\nOrganisations = "org-1"\n'

@@ -1,4 +1,4 @@
-"""Tests of a supervised process's state, by its messages, its silence, and the supervisor's actions."""
+"""Tests of a supervised process's state after its messages, its silence, and the supervisor's actions."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def built(name: str, directory: Path, environment: dict[str, str]) -> Path:
 
 
 def portable(wheel: Path) -> Path:
-    """Write the oldest C library on which the wheel runs into its tag, as auditwheel finds it."""
+    """Write the oldest C library that the wheel supports into the wheel's tag, as auditwheel finds it."""
     audited = WORK / "audited"
     search_path = f"{TOOLS}{os.pathsep}{os.environ['PATH']}"  # patchelf's search path
     subprocess.run(

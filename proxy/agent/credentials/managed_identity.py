@@ -1,7 +1,7 @@
 """Providers that use this machine's managed identity.
 
-One provider returns the managed identity's own token. The other provider returns a token of an application
-that trusts the managed identity.
+The first provider returns the managed identity's own token. The second provider returns a token of an
+application that trusts the managed identity.
 """
 
 import aiohttp
@@ -24,9 +24,10 @@ class ManagedIdentityProvider:
 
 
 class FederatedManagedIdentityProvider:
-    """Provider of an application's upstream token: the managed identity proves the application.
+    """Provider of an application's upstream token.
 
-    The application's registration trusts the managed identity.
+    The managed identity's token proves the application's identity. The registration of the application at the
+    identity provider trusts the managed identity.
     """
 
     def __init__(

@@ -13,9 +13,9 @@ _MOST_SECRETS: Final = 10_000  # secrets that one worker remembers
 
 
 class KnownSecrets:
-    """Digests of correct secrets, keyed with a value that never leaves this process.
+    """Keyed digests of correct client secrets. The key never leaves this process.
 
-    A secret stays correct as long as its hash belongs to the application.
+    A remembered secret stays correct as long as the application has the secret's hash.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class KnownSecrets:
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
     def matching(self, digest: bytes, caller: Caller) -> str | None:
-        """Return the hash of the remembered secret whose digest is `digest`.
+        """Return the stored hash of the remembered secret with this digest, if the caller still has the hash.
 
         Return None if the secret is not remembered and must be compared with argon2.
         """

@@ -23,7 +23,7 @@ REPEAT_BYTES: Final = 64 * 1024  # bytes of a body to keep until the upstream ha
 
 
 class BodyMode(Enum):
-    """Mode that decides what the proxy does with the pieces of a request body."""
+    """Mode in which the proxy handles the pieces of a request body."""
 
     STREAM = "stream"  # each piece is passed on; pieces that precede the upstream connection wait for it
     REPEATABLE = "repeatable"  # all pieces are kept, so that the request can be sent again
@@ -39,7 +39,7 @@ _REPLACED: Final = BodyMode.REPLACED
 
 
 class RequestBody:
-    """Body of one request.
+    """Body of one HTTP request.
 
     `length` is the declared length of the body in bytes, or negative if the body is chunked.
     """
@@ -106,7 +106,10 @@ class RequestBody:
         self._pieces.append(piece)
 
     def take_for_upstream(self) -> bytes:
-        """Return the available body pieces, framed for the upstream. Release the pieces that are not kept."""
+        """Return the available body pieces, framed for the upstream.
+
+        Release the returned pieces, unless the proxy keeps all pieces of the body.
+        """
         body = b"".join(self._pieces)
         if self.mode is _STREAM:
             self._pieces = []
@@ -115,7 +118,7 @@ class RequestBody:
     def framed(self, piece: bytes) -> bytes:
         """Frame a piece of the request body for the upstream.
 
-        The framed piece ends the body if the request body is complete.
+        If the request body is complete, the framed piece also contains the end of the body.
         """
         return piece if self.length >= 0 else framed_chunk(piece, self.whole)
 

@@ -136,7 +136,7 @@ class ConnectionOwner:
         raise NotImplementedError
 
     def discard(self, upstream: UpstreamConnection) -> None:
-        """Assign this upstream connection to no further user, because it cannot be used."""
+        """Do not assign this upstream connection to another user, because the connection can't be reused."""
         raise NotImplementedError
 
     def forget(self, upstream: UpstreamConnection) -> None:
@@ -195,8 +195,8 @@ class UpstreamConnection(BatchedConnection):
     def reusable(self) -> bool:
         """True if the connection can carry another request.
 
-        The connection is reusable if the last request and its response have ended, and no byte of either
-        remains.
+        The connection is reusable if the last request and its response have ended, and no bytes of the two
+        remain.
         """
         return (
             self._reader.state is _ENDED
@@ -214,8 +214,8 @@ class UpstreamConnection(BatchedConnection):
         """True if the connection is open and no unread bytes have arrived.
 
         The pool checks `is_quiet` before each use of the connection. Unread bytes, or a close by the
-        upstream, belong to no request. If the proxy took unread bytes for the next response, it would assign
-        every later response to the wrong request.
+        upstream, are not the response to any request. If the proxy took unread bytes for the next response,
+        it would assign every later response to the wrong request.
         """
         return self._link is not _CLOSED and not self.transport.is_closing() and not self._unread.poll(0)
 
@@ -314,7 +314,7 @@ class UpstreamConnection(BatchedConnection):
         self._fail_with(self.user)
 
     def _fail_with(self, user: UpstreamUser | None) -> None:
-        """After a fault of the proxy, end the connection and the exchange of `user` on it."""
+        """End the connection, and the exchange of `user` on the connection, after a fault of the proxy."""
         # the exchange of another user is not affected by the fault
         if self.user is None or self.user is user:
             self._owner.discard(self)
@@ -375,7 +375,7 @@ class UpstreamConnection(BatchedConnection):
             user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not respond in time."))
 
     def _owes(self, user: UpstreamUser) -> bool:
-        """Return True if the proxy waits for the upstream to read, to request the body, or to respond."""
+        """Return True if the proxy waits until the upstream reads, requests the body, or responds."""
         return (
             (self._sending is not _IDLE and self._sending is not _BODY)
             or self.transport.get_write_buffer_size() > 0
