@@ -36,10 +36,10 @@ Section = Mapping[str, str | int | float | bool]
 
 
 def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str) -> Path:
-    """Write a settings file to `directory`, with defaults for settings not given, and return its path.
+    """Write a settings file to `directory` and return its path. Settings that are not given have defaults.
 
-    The rules are already synced, as after a restart. No control plane responds unless `sections` names a
-    control plane.
+    The directory already contains a snapshot of the rules, as after a restart of the proxy. The proxy has no
+    reachable control plane unless `sections` contains the address of a control plane.
     """
     snapshot = Snapshot(
         version="1",

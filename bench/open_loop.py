@@ -1,7 +1,7 @@
 """Measure latency at a fixed rate: each request has a due time that does not depend on earlier requests.
 
-The latency of a request is counted from its due time. So a stall of the server counts for every request that
-had to wait, and not only for the requests in progress. The program takes a port, a head file, requests per
+The latency of a request is counted from its due time. So if the server stalls, the latency of every delayed
+request grows, and not only of the requests in progress. The program takes a port, a head file, requests per
 second and seconds. The program prints percentiles in microseconds as JSON.
 """
 

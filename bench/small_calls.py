@@ -1,8 +1,9 @@
 """python -m bench.small_calls: measure a control plane's processor time for each small call of a fleet.
 
-The store contains a fleet: organisations with ten applications and some proxies each. Eight proxies at a time
-send the calls, each on its own connection. The processor time of the server is counted until the server is
-idle again. So the processor time of a batch includes the later write to the search index.
+The store contains a fleet: organisations with ten applications and some proxies each. Eight simulated proxies
+send the calls at the same time, each on its own connection. The benchmark counts the server's processor time
+until the server is idle again. So the processor time of a batch includes the write to the search index, which
+happens later.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def batch_of(size: int) -> Callable[[Sender], bytes]:
 
 
 def settings_for(port: int, url: str) -> str:
-    """Return the settings of a control plane whose store is a file, or the PostgreSQL database at `url`."""
+    """Return control plane settings. The store is a file, or if `url` is not empty, a PostgreSQL database."""
     settings = SETTINGS.format(port=port)
     if not url:
         return settings
@@ -146,7 +147,7 @@ class Connection:
     async def exchange(self, line: str, body: bytes, *, holds: bool = False) -> Response:
         """Send a call to the control plane and return its response.
 
-        `holds` means that the simulated proxy sends the ETag of the newest rules, as a proxy that has those
+        If `holds` is True, the simulated proxy has the newest rules, and its call sends the ETag of these
         rules.
         """
         sender, stamp = self.sender, str(int(time.time()))

@@ -20,8 +20,9 @@ async def open_vault(
 ) -> Vault:
     """Open the vault, and check that its master key sealed the store's secrets.
 
-    Make a master key if the store has none, unless the caller only reads (`reads`). Raise MasterKeyError if
-    the key belongs to another store, or if the key is missing although the store has secrets.
+    Make a master key if the store has none. If the caller only reads the store (`reads`), make no master key.
+    Raise MasterKeyError if the key belongs to another store, or if the key is missing although the store has
+    secrets.
     """
     file = settings.key_file
     missing = file is not None and not file.exists()
@@ -53,8 +54,8 @@ async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
 async def opened_check(vault: Vault, store: RegistryStore) -> str:
     """Return the check text that the store keeps, sealed under the store's master key.
 
-    The check text is `CHAINED`, or the text of an earlier release. Raise MasterKeyError if the vault has the
-    master key of another store.
+    The check text is `CHAINED`, or a different text that an earlier release stored. Raise MasterKeyError if
+    the vault has the master key of another store.
     """
     sealed = await store.master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))
     return vault.open(MASTER_KEY_CHECK, sealed)

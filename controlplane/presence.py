@@ -45,7 +45,7 @@ class Presence:
             await self._note()
 
     async def end(self) -> None:
-        """Remove the record of this control plane, after a write that was still in progress."""
+        """Remove this control plane's record from the store, after any write in progress has ended."""
         if self._noting is not None:
             await self._noting
         try:

@@ -58,9 +58,9 @@ class ControlPlaneSettings:
 class OidcRoleSettings:
     """Role for each person whose sign-in token has a given value in a claim, such as an app role or a group.
 
-    You need not add an operator for a person with this value in the token. A settings file may have any
-    number of `[[Console.OidcRoles]]` tables. If several of these tables apply to a person, the highest role
-    in each organisation counts.
+    A person with this value in the token can sign in without being added as an operator. A settings file may
+    have any number of `[[Console.OidcRoles]]` tables. If several of these tables apply to a person, the
+    person gets the highest role for each organisation.
     """
 
     name: str = setting(
@@ -423,13 +423,16 @@ def _role_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:
 
 
 def is_plain(url: str) -> bool:
-    """Return True if other parties could read and change data on the way to this URL."""
+    """Return True if third parties could read and change data on the network path to this URL."""
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
 
 
 def secrets_of(settings: Settings) -> set[str]:
-    """Return the secret texts in the settings that must not be shown, even if an error quotes them."""
+    """Return the secret texts in the settings.
+
+    No output may show these texts, not even an error that quotes them.
+    """
     secrets = {
         settings.secrets.master_key,
         settings.search_index.password,

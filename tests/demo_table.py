@@ -106,7 +106,8 @@ def _difference(upstream: bytes, received: bytes) -> str:
 def property_names(value: Any, prefix: str = "") -> set[str]:
     """Return the paths of all properties in a JSON value.
 
-    A path names neither the position in a list nor the member `value` of a page.
+    A path contains no positions in lists, and does not contain the member `value` that holds the items of a
+    page.
     """
     if isinstance(value, list):
         return set().union(*(property_names(item, prefix) for item in value))

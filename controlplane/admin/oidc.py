@@ -175,8 +175,8 @@ class Provider:
     async def userinfo(self, proof: Proof) -> Claims:
         """Return claims of the same person from the userinfo endpoint (OpenID Connect Core section 5.3).
 
-        If the userinfo endpoint can't be used, the claims are empty and the name of their source gives the
-        reason.
+        If the userinfo endpoint can't be used, return no claims. The name of the claims' source then gives
+        the reason.
         """
         endpoint = (await self._discovered()).userinfo_endpoint
         if not endpoint:

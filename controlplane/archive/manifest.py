@@ -4,7 +4,7 @@ The code of this module does no I/O itself.
 
 An archive has two objects for each range of an organisation's events. The first object of a range holds its
 events, one on each line. The second object of a range is a manifest with the links of the audit chain that
-cover its events. Together with one chain link that was kept elsewhere, the objects prove that no event up to
+cover its events. With one chain link that was kept outside the archive, the objects prove that no event up to
 that link was changed, removed or inserted.
 """
 
@@ -59,7 +59,7 @@ class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=Tr
     gone: bool = False  # True if the whole block was purged
 
     def record(self, org_id: str) -> Record:
-        """Return the chain record that was hashed for this link.
+        """Return the chain record from which the digest of this link was computed.
 
         Raise ValueError if a digest in the link does not consist of hex digits.
         """
@@ -117,7 +117,7 @@ def archived_link(
 ) -> ArchivedLink:
     """Return a link of the audit chain in the form in which an archive manifest has it.
 
-    `events` are the events of the link's block, or None if the entire block is gone.
+    `events` are the events of the link's block, or None if the store has no event of the block any more.
     """
     record = link.record
     absent = {at: _hex_at(digests, at) for at, event in enumerate(events or ()) if event is None}

@@ -34,7 +34,7 @@ _OTHER_PLACE: Final = "another prefix under another name of the sink"
 
 
 class ArchiveConflict(Exception):
-    """Error because an object with this name but other content exists in the archive.
+    """Error because the archive has an object with the same name, but with different content.
 
     The archive sink stops until an operator has examined the object.
     """
@@ -46,7 +46,7 @@ class ArchiveWriter:
         self._objects = objects
 
     async def write(self, after: int, upto: int, org_ids: Collection[str] | None = None) -> int:
-        """Write the events between two positions: those of the given organisations, or of all organisations.
+        """Write the events between two positions, of the given organisations or of all organisations.
 
         Return their number. Raise StorageUnavailable, ArchiveConflict or StoreError if the write fails. After
         an error, the caller writes the same range again.
@@ -119,7 +119,7 @@ def _add(step: list[ChainedLink], writer: EventsWriter, links: list[ArchivedLink
 
 
 def _same_content(found: bytes, events: EventsObject) -> EventsObject:
-    """Return the description of an events object that was found, if it holds these events.
+    """Return the description of an existing events object, if the object contains the same events.
 
     Another release of zlib may compress the same events into other bytes.
     """
@@ -139,7 +139,7 @@ def _same_content(found: bytes, events: EventsObject) -> EventsObject:
 def _says_the_same(found: bytes, manifest: Manifest) -> bool:
     """Return True if two manifests of a range describe the same blocks and events.
 
-    Retention may have purged events after one of the two manifests was written.
+    Retention may have purged events after the first manifest was written and before the second was written.
     """
     try:
         other = read_manifest(found)

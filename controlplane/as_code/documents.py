@@ -282,7 +282,7 @@ _CONTENTS: Final[Mapping[CredentialListName, tuple[str, Callable[..., WantedCred
 def read_documents(documents: Mapping[str, str], read_file: Callable[[str], str]) -> Wanted:
     """Return the configuration that the documents request.
 
-    Raise InvalidDirectory with every error in the documents and in the files that they name.
+    Raise InvalidDirectory with every error in the documents, and in the files that the documents name.
 
     `read_file` returns the text of a file by its path in the configuration directory, or raises
     UnreadableFile.
@@ -449,7 +449,7 @@ class _Reading:
     def _credentials(
         self, source: _Source, where: _Where, app: _App, name: CredentialListName
     ) -> tuple[Any, ...] | None:
-        """Return the credentials in a list of an app, with the contents of the files that the list names."""
+        """Return the credentials in one list of an app, after reading the files that the list names."""
         given: list[BaseModel] | None = getattr(app, name)
         if given is None:
             return None
@@ -511,7 +511,8 @@ def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProble
 def _empty_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
     """Find keys without a value in a configuration document.
 
-    A key such as `apps:` without a value could mean an empty list, or that apps are not managed.
+    A key such as `apps:` without a value could mean an empty list, or that the directory does not manage
+    apps.
     """
     waiting: list[tuple[_Where, Any]] = [((), document.value)]
     while waiting:

@@ -137,7 +137,7 @@ def _cli(ctx: typer.Context) -> Cli:
 
 
 def _call(cli: Cli, operation: Operation[Q, A], asked: Q) -> A:
-    """Call an operation, with exit status 1 for each failure, because 2 means a plan with changes."""
+    """Call an operation of the control plane. Exit 1 after a failure: 2 means a plan with changes."""
     try:
         return cli.call(operation, asked)
     except CommandFailed as failed:
@@ -222,7 +222,7 @@ def _waiting(number: int) -> str:
 def _require_kept(kept: WrittenSecrets) -> None:
     """Raise CommandFailed if a secret could not be written.
 
-    The error names the command that makes each lost secret again.
+    For each lost secret, the error names the command that makes a new secret.
     """
     if kept.lost:
         sys.stdout.flush()

@@ -102,7 +102,7 @@ def set_retention(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Change how long audit events of an organisation are kept.
+    """Change how long the store keeps the audit events of an organisation.
 
     A shorter time deletes older events of the organisation.
     """
@@ -117,7 +117,8 @@ def set_retention(
 def _asked_if_shorter(cli: Cli, org: str, retention: Retention) -> str:
     """Ask for consent before a shorter retention deletes events.
 
-    Return the organisation's reference from the command line or, after the question, its ID.
+    Return the organisation's reference from the command line. If the question was asked, return the
+    organisation's ID.
     """
     from controlplane.operations import orgs
 
@@ -140,7 +141,7 @@ def set_second_person(
     ],
     json: Json = False,
 ) -> None:
-    """Require a second operator's approval for changes of the active rules, or stop requiring it."""
+    """Require, or no longer require, that a second operator approves changes of the active rules."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj

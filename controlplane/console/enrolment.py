@@ -44,8 +44,8 @@ async def tokens(context: OperationContext, actor: Actor, request: PageRequest) 
 async def make(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """Make an enrolment token, and respond with the page that shows the token.
 
-    The page with the enrolment token is the response to the POST request itself, so that nobody can open the
-    page again.
+    The response to the POST request itself is the page that shows the token, so nobody can load the page
+    again.
     """
     given = {name: value for name, value in request.form.items() if name != "org"}
     asked = filled(AddEnrolmentToken, given, orgs=(request.form.get("org", ""),))

@@ -1,6 +1,7 @@
 """Search for audit events by an id that an operator enters in the search box.
 
-If one event has the id, the page of the event opens; if several events have the id, a list of them opens.
+If one event has the id, the console opens the event's page. If several events have the id, the console lists
+these events.
 """
 
 from __future__ import annotations

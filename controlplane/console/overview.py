@@ -35,7 +35,7 @@ _LINES_READ: Final = 100  # more lines than the page shows, because lines of sig
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One line of a ranking, with the search that shows the counted events."""
+    """One line of a ranking, with the search that finds the events counted in this line."""
 
     name: str
     count: int
@@ -47,7 +47,7 @@ class Ranked:
 class Blocked:
     """Rankings of the blocked requests by application and by rule.
 
-    If `counted` is given, the rankings cover only that number of the newest requests.
+    If `counted` is given, the rankings cover only the newest `counted` requests.
     """
 
     rankings: Mapping[str, Sequence[Ranked]]
@@ -56,7 +56,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A setup step that must be done before the first request can arrive."""
+    """Setup step that an operator must complete before the first request can arrive."""
 
     done: bool
     text: str
@@ -111,7 +111,7 @@ async def _held_notes(
 
 
 async def _steps(context: OperationContext, actor: Actor, request: PageRequest) -> list[Step]:
-    """Return the setup steps before the first request, or none if only the request itself is missing."""
+    """Return the setup steps before the first request. Return no steps if all steps are done."""
     org = request.org.org_id if request.org else None
     rulesets = (await perform(list_rulesets, context, actor, ListRulesets(org=org, limit=1))).rulesets
     apps = (await perform(list_apps, context, actor, ListApps(org=org, limit=1))).apps

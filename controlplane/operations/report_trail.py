@@ -92,7 +92,7 @@ def _pending(beat: Heartbeat, state: ReceivedNumbers | None, org_id: str) -> int
 
 
 def _problem(proxy: Proxy, beat: Beat | None, pending: int | None, *, has_sent: bool, period: Period) -> str:
-    """Return the reason why a proxy may still hold events of the period, or an empty text."""
+    """Return the reason why a proxy may still have undelivered events of the period, or an empty text."""
     if beat is None:
         if not has_sent and proxy.last_seen_ms is None:
             return ""  # the proxy was registered, but never started
@@ -123,12 +123,12 @@ def _state(proxy: Proxy) -> str:
 
 
 def _has_ended(proxy: Proxy, beat: Beat) -> bool:
-    """Return True if the proxy stopped in order and sent nothing after its last heartbeat."""
+    """Return True if the proxy stopped cleanly and sent nothing after its last heartbeat."""
     return has_ended(beat.received_ms, proxy.last_seen_ms, is_last=beat.said.is_last)
 
 
 def _clock(proxy: Proxy, skew_ms: int | None) -> str:
-    """Return a note that a proxy's event times may be wrong, or an empty text."""
+    """Return a note if the event times of a proxy may be wrong; else an empty text."""
     if skew_ms is None or abs(skew_ms) <= MOST_SKEW_MS:
         return ""
     return (
@@ -138,7 +138,7 @@ def _clock(proxy: Proxy, skew_ms: int | None) -> str:
 
 
 async def retention_of(context: OperationContext, org: Org, chain: Chain, period: Period) -> Retention:
-    """Return an organisation's retention, and which events of the period retention may have deleted."""
+    """Return an organisation's retention, with a note if retention may have deleted events of the period."""
     org = next((each for each in await context.store.orgs() if each.org_id == org.org_id), org)
     oldest_ms = (await context.store.oldest_events([org.org_id])).get(org.org_id)
     purges = await context.store.chain_purges(org.org_id)
@@ -156,7 +156,7 @@ async def retention_of(context: OperationContext, org: Org, chain: Chain, period
 
 
 def _deleted(purged: int, purges: Purges | None, period: Period) -> str:
-    """Return a note that retention deleted events that may be of the period, or an empty text.
+    """Return a note if retention deleted events that may belong to the period; else an empty text.
 
     The audit chain records each purge of events. The record of a purge depends neither on the remaining
     events nor on the current retention.
@@ -171,7 +171,7 @@ def _deleted(purged: int, purges: Purges | None, period: Period) -> str:
 
 
 def _expired(org: Org, oldest_ms: int | None, period: Period, kept_since_ms: int) -> str:
-    """Return a note that retention covers only the end of the period, or an empty text."""
+    """Return a note if retention covers only the end of the period; else an empty text."""
     if max(period.from_ms, org.created_ms) >= kept_since_ms:
         return ""
     if oldest_ms is not None and period.from_ms >= oldest_ms:
@@ -182,7 +182,7 @@ def _expired(org: Org, oldest_ms: int | None, period: Period, kept_since_ms: int
 
 
 def _before(org: Org, oldest_ms: int | None, period: Period) -> str:
-    """Return a note that the period begins before the organisation was added, or an empty text."""
+    """Return a note if the period begins before the organisation was added; else an empty text."""
     born_ms = org.created_ms if oldest_ms is None else min(org.created_ms, oldest_ms)
     if period.from_ms >= born_ms:
         return ""

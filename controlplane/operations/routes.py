@@ -56,7 +56,7 @@ class RouteFacts(msgspec.Struct, rename="camel"):
 class PassingFacts(msgspec.Struct, rename="camel"):
     """A navigation property that `$expand` can follow to bypass a rule.
 
-    `hidden_by` names the rules that block or filter the objects behind the navigation property.
+    `hidden_by` names the rules that block or filter the objects to which the navigation property leads.
     """
 
     navigation: str
@@ -85,7 +85,9 @@ class RuleRoutesFacts(msgspec.Struct, rename="camel"):
 
 
 class FoundRoutes(Response):
-    """Routes that a ruleset leaves open to resources. `schema` is the digest of the schema that was used.
+    """Routes that a ruleset leaves open to resources.
+
+    `schema` is the digest of the schema with which the routes were found.
 
     If no schema was used, `schema` is null, and the list has only routes that can be found without a schema.
     """
@@ -120,7 +122,7 @@ def _found(label: str, text: str, stored: PackedSchemas | None, request: ListRou
 
 
 def _stored_schema(stored: PackedSchemas | None, root: str) -> tuple[ResourceModel | None, str]:
-    """Return the organisation's schema of the root path, or another schema if that path has none."""
+    """Return the organisation's schema of the path `root`, or the schema of its first root path instead."""
     if stored is None or not stored.digests:
         return None, root
     found = root if root in stored.digests else min(stored.digests)

@@ -114,9 +114,9 @@ class RuleUseFacts(msgspec.Struct, rename="camel"):
 
 
 class RulesetUsage(Response):
-    """Use of a ruleset's rules by rule id, including rules of earlier versions.
+    """Usage of each rule of a ruleset, by rule id, including rules of earlier versions.
 
-    Rules that no request matched in 90 days are left out.
+    The list omits rules that no request matched in 90 days.
     """
 
     days: int  # length of the period until now
@@ -213,7 +213,7 @@ async def publish(
 
 
 def _base_of(needed: SecondPersonNeeded) -> Ruleset:
-    """Return the current ruleset on which a change is based, or version 0 of a new ruleset."""
+    """Return the ruleset on which the proposed change is based; version 0 if the ruleset is new."""
     assert needed.change is not None
     return replace(needed.change, version=needed.change.version - 1)
 
@@ -244,7 +244,7 @@ async def _propose(
 
 
 def _in_words(applied: Ruleset, changed: Applied) -> str:
-    """Return a line that says what applying a ruleset text changed."""
+    """Return a line of text that describes what changed when a ruleset text was applied."""
     if changed == "nothing":
         return f"{applied.name} unchanged: version {applied.version} stays active"
     alone = ": the text is unchanged, a schema is new" if changed == "schemas" else ""

@@ -1,6 +1,7 @@
 """Translates a search to an SQL condition.
 
-A dialect writes the parts that depend on the database. The code of this module does no I/O itself.
+A dialect writes the parts of the SQL condition that depend on the database engine. The code of this module
+does no I/O itself.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MOST_MS: Final = 1 << 62
 class Condition:
     """SQL expression that is true, false or null.
 
-    Each `?` in the SQL stands for a parameter, and for nothing else.
+    Each `?` in the SQL marks a parameter. The SQL contains no other `?`.
     """
 
     sql: str
@@ -60,9 +61,9 @@ NOTHING: Final = Condition("1 = 0")
 
 
 class Dialect(Protocol):
-    """The columns of the table of events in one database engine, and conditions on the values of events.
+    """Columns of the events table in one database engine, and SQL conditions on the values of events.
 
-    The caller has already case-folded all texts that it passes to a dialect.
+    The dialect receives only texts that are already case-folded.
     """
 
     @property
@@ -71,33 +72,39 @@ class Dialect(Protocol):
 
     @property
     def time(self) -> str:
-        """Column with the time of an event in milliseconds since 1970, by which pages are ordered."""
+        """Column with the time of an event in milliseconds since 1970.
+
+        Pages of results are ordered by time.
+        """
 
     @property
     def position(self) -> str:
-        """Column with the position of an event in the store, which orders the events of one millisecond."""
+        """Column with the position of an event in the store.
+
+        Events of the same millisecond are ordered by position.
+        """
 
     def exactly(self, field: Field, texts: Sequence[str]) -> Condition:
-        """Return the condition that a value of the field equals one of the texts."""
+        """Return the SQL condition that a value of the field equals one of the texts."""
 
     def like(self, field: Field, pieces: Sequence[str]) -> Condition:
-        """Return the condition that a value of the field has these pieces in this order."""
+        """Return the SQL condition that a field's value contains the pieces in the given order."""
 
     def between(self, field: Field, match: Between) -> Condition:
-        """Return the condition that the field's number or time lies between the bounds of the match."""
+        """Return the SQL condition that the field's number or time lies between the bounds of `match`."""
 
     def has(self, field: Field) -> Condition:
-        """Return the condition that the field has a value in the event."""
+        """Return the SQL condition that the event has a value in the field."""
 
     def words(self, words: Sequence[str], *, prefix: bool) -> Condition:
-        """Return the condition that the words follow each other in one of TEXT_FIELDS.
+        """Return the SQL condition that the words follow each other in one of TEXT_FIELDS.
 
-        With `prefix`, the last word matches every word of the event that begins with it.
+        If `prefix` is True, the last word matches every word of the event that begins with the last word.
         """
 
 
 def page_condition(query: SearchQuery, dialect: Dialect, before: Key | None = None) -> Condition:
-    """Return the condition that selects the events of a page of results.
+    """Return the SQL condition that selects the events of one page of search results.
 
     `before` is the key of the last event of the previous page.
     """
@@ -108,12 +115,12 @@ def page_condition(query: SearchQuery, dialect: Dialect, before: Key | None = No
 
 
 def newest_first(dialect: Dialect) -> str:
-    """Return the ORDER BY terms that sort the events of a page, newest first."""
+    """Return the SQL ORDER BY terms that sort the events of a page, newest first."""
     return f"{dialect.time} DESC, {dialect.position} DESC"
 
 
 def past_retention(before_ms: int, newest: int | None) -> Condition:
-    """Return the condition that selects events past their retention; see `SearchIndex.purge`."""
+    """Return the SQL condition that selects events past their retention; see `SearchIndex.purge`."""
     older = Condition("time < ?", (before_ms,))
     if newest is None:
         return older
@@ -135,7 +142,10 @@ def filter_condition(wanted: Filter, dialect: Dialect) -> Condition:
 
 
 def term_condition(term: Term, dialect: Dialect) -> Condition:
-    """Return the condition for a term of the filter, negated if the term is negated."""
+    """Return the SQL condition for one term of a search filter.
+
+    If the term is negated, so is the condition.
+    """
     if isinstance(term, TextTerm):
         condition = dialect.words([fold(word) for word in term.words], prefix=term.prefix)
     elif isinstance(term, HasTerm):
@@ -181,8 +191,7 @@ def _joined(operator: str, conditions: Iterable[Condition]) -> Condition | None:
 def negated(condition: Condition) -> Condition:
     """Return the SQL condition that holds if the given condition does not hold.
 
-    An event without the field does not have the value, so the negated condition is true if the SQL expression
-    is null.
+    If an event lacks the field, the SQL expression is null. The negated condition is then true.
     """
     return Condition(f"NOT coalesce({condition.sql}, FALSE)", condition.parameters)
 
@@ -194,7 +203,7 @@ def one_of(column: str, values: Sequence[object]) -> Condition:
 
 
 def bounded(column: str, match: Between) -> Condition:
-    """Return the condition that the number in the column lies between the bounds of the match."""
+    """Return the SQL condition that the number in the column lies between the bounds of `match`."""
     bounds = []
     if match.low is not None:
         bounds.append(Condition(f"{column} {'>' if match.low_open else '>='} ?", (match.low,)))

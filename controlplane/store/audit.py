@@ -357,7 +357,7 @@ def _replayed(connection: Connection, batch: NewBatch, found: _Found, now: int) 
 
 
 def _aged(batch: NewBatch, wall_ms: int) -> Outcome | None:
-    """Refuse a batch if the store may no longer have the record of its batch id.
+    """Refuse a batch with so old an id that the store may no longer have the record of the id.
 
     The proxy then sends the events of the batch again under a new batch id. The clock of the proxy that signs
     the request agrees with this host's clock, so a new batch id is never too old.
@@ -404,7 +404,7 @@ def _store(
 
 
 def _tidy(connection: Connection, proxy_id: str, now: int, wall_ms: int) -> None:
-    """Run the maintenance that is not needed after each batch."""
+    """Run the maintenance tasks that need not run after every batch."""
     connection.run(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (proxy_id, now - WINDOW_MS)
     )
@@ -420,8 +420,8 @@ def _fold_sequence(
     """Add the sequence numbers in a batch to the received ranges of its proxy.
 
     `accepted` is the number of events in the batch that are new. If `accepted` exceeds the count of new
-    sequence numbers, the batch has duplicate sequence numbers. If sequence numbers are duplicate, the proxy
-    has lost its journals, or another proxy runs under its name.
+    sequence numbers, the batch has duplicate sequence numbers. A proxy sends duplicate sequence numbers if it
+    lost its journals, or if a second proxy runs under the same name.
     """
     came = ranges(seq for seq in batch.seqs if seq is not None)
     if not came:
@@ -460,9 +460,9 @@ def _count_implausible(connection: Connection, batch: NewBatch, accepted: int, w
 
 
 def _gaps(connection: Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:
-    """Return the gaps in the sequence numbers that touch the range `within`.
+    """Return those gaps in the sequence numbers of a proxy that overlap the range `within`.
 
-    Of the gaps that begin before the range `within`, only the last gap can touch the range.
+    Of the gaps that begin before the range `within`, only the last gap can overlap the range.
     """
     rows = connection.rows(
         "SELECT first, last FROM sequence_gaps"

@@ -87,7 +87,7 @@ def completions(text: str, at: int, names: SchemaWords) -> Completions:
 
 
 def _enclosing(above: str, line: str) -> str:
-    """Return the key whose block contains the line, or an empty text at the top level of the ruleset."""
+    """Return the YAML key whose block contains the line; at the top level of the ruleset, an empty text."""
     indent = len(line) - len(line.lstrip(" "))
     is_item = line.lstrip(" ").startswith("- ") or line.strip() == "-"
     if not indent and not is_item:
@@ -157,7 +157,7 @@ def _schema_keys() -> dict[str, tuple[str, ...]]:
 def _matching(options: Iterable[str], prefix: str) -> tuple[str, ...]:
     """Return the options that begin with the prefix, then the options that contain the prefix.
 
-    Return no options if the prefix is itself an option.
+    Return no options if the prefix is equal to an option.
     """
     wanted = prefix.lower()
     begins, holds = [], []

@@ -1,9 +1,9 @@
 """Read HAR files (HTTP Archive 1.2 and its variants): requests to a graph API, with their responses.
 
-The reader uses only HAR entries to the graph API. The reader leaves out a HAR entry only if the entry's
-request cannot be read. If any other part of a HAR entry cannot be read, that part counts as unknown. A HAR
-file contains live credentials. The reader masks credentials in header fields while it reads the file, so that
-no output can show them.
+The reader uses only HAR entries whose requests went to the graph API. The reader leaves out a HAR entry only
+if the entry's request cannot be read. If any other part of a HAR entry cannot be read, that part counts as
+unknown. A HAR file contains live credentials. The reader masks credentials in header fields while it reads
+the file, so that no output can show the credentials.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _Unusable(Exception):
 
 
 class _Reader:
-    """Collects the exchanges of one HAR file, and the reasons why parts are missing."""
+    """Collects the exchanges of one HAR file, and the reasons why entries or facts are missing."""
 
     def __init__(self, bases: Sequence[str]) -> None:
         self._bases = [(text, _base(text)) for text in bases]
@@ -266,7 +266,10 @@ def _remarks(found: dict[str, list[int]]) -> tuple[Remark, ...]:
 
 
 def remark_lines(har: Har) -> Iterator[str]:
-    """Return a line for each remark: first the entries left out, then the unknown facts of other entries."""
+    """Return one line for each remark.
+
+    Entries that were left out come first, then unknown facts of the other entries.
+    """
     for remark in har.left_out:
         yield f"left out {counted(remark.count, 'entry')}: {with_entries(remark)}"
     for remark in har.unknown:
@@ -274,7 +277,7 @@ def remark_lines(har: Har) -> Iterator[str]:
 
 
 def with_entries(remark: Remark) -> str:
-    """Return the text of the remark with the numbers of its HAR entries."""
+    """Return the text of the remark with the numbers of the HAR entries that the remark is about."""
     named = ", ".join(map(str, remark.entries))
     more = f" and {remark.count - len(remark.entries):,} more" if remark.count > len(remark.entries) else ""
     return f"{remark.what} ({'entry' if remark.count == 1 else 'entries'} {named}{more})"
@@ -326,7 +329,7 @@ def _authority(headers: object) -> str:
 
 
 def _below(url: SplitResult, base: SplitResult) -> str | None:
-    """Return the path below the base address, or None if the URL does not begin with the base address."""
+    """Return the part of the URL's path below `base`, or None if the URL does not begin with `base`."""
     if (url.scheme, url.hostname, _port(url)) != (base.scheme, base.hostname, _port(base)):
         return None
     prefix = base.path.rstrip("/")
@@ -355,7 +358,7 @@ def _query_of(request: dict[str, object]) -> str:
 def _target(path: str, query: str) -> str:
     """Return the path and the query of a recorded request as the application sent them.
 
-    Raise _Unusable if a tool replaced a part of the path or query.
+    Raise _Unusable if the recording tool replaced a part of the path or query with a placeholder.
     """
     if not is_unicode(path + query):
         raise _Unusable("request.url is not valid Unicode")
@@ -371,9 +374,9 @@ def _is_redacted_segment(text: str) -> bool:
 
 
 def _option(option: str) -> str:
-    """Return the query option, and mask its value if a tool replaced the value.
+    """Return the query option. If the recording tool replaced its value with a placeholder, mask the value.
 
-    Raise _Unusable if the replaced value may have named a property.
+    Raise _Unusable if the placeholder may stand for the name of a property.
     """
     name, mark, value = option.partition("=")
     if not is_placeholder(unquote(value if mark else name)):

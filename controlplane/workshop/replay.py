@@ -79,7 +79,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Event(msgspec.Struct, rename="camel", gc=False):
-    """The facts of an audit event about one request and its evaluation."""
+    """Facts of one audit event: the request, and the result of the rules' evaluation of the request."""
 
     id: str
     time: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -100,7 +100,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def implied_by_body(self) -> Event | None:
-        """Return the event of a request that the body implied, if this request decided the verdict."""
+        """Return an event for the request that the body implied, if this request decided the verdict."""
         cause, _, request = (self.implied_request or "").partition(": ")
         if not request or is_cut(request) or cause[:1] == "$" or cause.endswith("@delta"):
             return None
@@ -131,15 +131,19 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def leaves_filter_to_rules(self) -> bool:
-        """Return True if the event's filter can only be derived from the rules that evaluated the request.
+        """Return True if only the rules that evaluated the request can show which filter the event had.
 
-        If an event has `ruleIds`, its transforms name only the properties and items that were removed. An
-        event without `ruleIds` was written by an earlier release, and its transforms name the filter itself.
+        If an event has `ruleIds`, the event's transforms name only the properties and items that the proxy
+        removed. An event without `ruleIds` was written by an earlier release, and the event's transforms name
+        the whole filter.
         """
         return self.verdict == "filter" and self.rule_ids is not None
 
     def outcome(self, former: Rules | None) -> Outcome:
-        """Return the recorded outcome, with the filter of the `former` rules that were active then."""
+        """Return the recorded outcome.
+
+        `former` are the rules that evaluated the event, and supply its filter.
+        """
         if self.rule_id is None:
             verdict = self.verdict if self.reason == _NO_RULESET else REFUSED
             return Outcome(verdict, self.reason or "")
@@ -152,7 +156,10 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
 
 class Outcome(NamedTuple):
-    """A verdict and its origin: a rule, or the reason why the proxy itself refused the request."""
+    """A verdict with its origin.
+
+    The origin is a rule, or the reason why the proxy itself refused the request.
+    """
 
     verdict: str
     by: str
@@ -168,14 +175,14 @@ class Outcome(NamedTuple):
 
 
 class Unclear(NamedTuple):
-    """The result of an evaluation if the verdict depends on facts that are not stored."""
+    """Result of an evaluation whose verdict depends on facts that the audit event does not contain."""
 
     possible: tuple[Outcome, ...]
     missing: tuple[str, ...]
 
 
 class Rules:
-    """A ruleset for requests with unknown facts, which is compiled once for all requests."""
+    """Ruleset that is compiled once, and evaluates recorded requests of which some facts are unknown."""
 
     def __init__(self, ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
         self.name = ruleset.name
@@ -193,7 +200,7 @@ class Rules:
         self._ends = sorted(rule.until.end for rule in ruleset.rules if rule.until is not None)
 
     def are(self, other: Rules) -> bool:
-        """Return True if both rulesets contain the same rules.
+        """Return True if this ruleset and `other` contain the same rules and use the same schemas.
 
         The texts of two equal rulesets may differ in comments and layout.
         """
@@ -206,10 +213,10 @@ class Rules:
         return gap_of_key(self._compiled, method, target)
 
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return the transforms of the filter that the rules with these ids form together.
+        """Return the transforms of the filter that results if the rules with these ids are combined.
 
-        Return None if the rules of another ruleset evaluated the event. Another ruleset evaluated the event
-        if a rule with one of the ids is missing, or if none of the rules is a filter.
+        Return None if this ruleset did not evaluate the event. This ruleset did not evaluate the event if one
+        of the ids is missing in the ruleset, or if none of the rules is a filter.
         """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
@@ -222,9 +229,9 @@ class Rules:
         return reduce(Transforms.combined, found).names
 
     def looked_at(self, event: Event, target: Target, plan: Plan) -> Hashable:
-        """Return the facts of an event that its evaluation depends on.
+        """Return those facts of an event that can influence how the rules evaluate the event.
 
-        Events with equal facts get the same result.
+        If two events have equal facts, the rules give both events the same result.
         """
         return (
             plan,
@@ -252,14 +259,16 @@ class Replay:
         return self.rules.name
 
     def ended_before(self, moment: float) -> tuple[tuple[str, float], ...]:
-        """Return the rules of the draft that have ended by `moment`, each with the time of its end."""
+        """Return the id and the end of each rule in the draft that has ended by `moment`."""
         return tuple((rule_id, end) for rule_id, end in self._endings if end <= moment)
 
     def evaluate(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:
-        """Evaluate an event whose request the rules evaluated.
+        """Evaluate the recorded request of an event against the draft.
 
-        `former` are the rules that evaluated the event when it was recorded. The `former` rules limit the
-        possible values of unknown facts to those that give the recorded outcome.
+        Other rules evaluated the request when it was recorded.
+
+        `former` are the rules that evaluated the event when it was recorded. A possible value of an unknown
+        fact counts only if the `former` rules give the recorded outcome for this value.
         """
         text = event.target
         if is_cut(text):
@@ -284,7 +293,7 @@ class Replay:
         return after
 
     def same_effect(self, other: Replay, event: Event, former: Rules | None) -> bool:
-        """Return True if both rulesets have the same effect on an event, for all values of unknown facts.
+        """Return True if this draft and `other` affect an event equally, for all values of unknown facts.
 
         `former` are the rules that evaluated the event when it was recorded.
         """
@@ -306,9 +315,9 @@ class Replay:
     def _same_effect(
         self, other: Replay, event: Event, target: Target, former: Rules | None
     ) -> Callable[[], bool | None]:
-        """Return a function that compares the effects of two rulesets for one set of possible values.
+        """Return a function that compares the effects of two rulesets for one choice of unknown values.
 
-        The returned function returns None if the possible values contradict the recorded outcome.
+        The returned function returns None if this choice of values contradicts the recorded outcome.
         """
         ours = self._evaluation(event, target, self.rules.plan(event.method, target))
         others = self._evaluation(event, target, other.rules.plan(event.method, target))
@@ -319,7 +328,10 @@ class Replay:
         return lambda: ours().effect == others().effect if then() == recorded else None
 
     def gap(self, event: Event, after: Outcome | Unclear) -> ClosedGap | None:
-        """Return the gap that an allowed event used, if the rules refuse the event because of that gap."""
+        """Return the gap that let the allowed event through, if the rules refuse the event now.
+
+        This release has closed the gap.
+        """
         if not isinstance(after, Outcome) or after.lets_through or not event.lets_through:
             return None
         try:
@@ -386,7 +398,7 @@ class Replay:
 
 
 def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownResponse | None]:
-    """Return the request of an event for an explanation, and its response or None."""
+    """Return a sample request that explains the event, and the upstream's response or None."""
     request = SampleRequest(
         event.method,
         event.target,
@@ -450,7 +462,8 @@ def outcome_of(evaluation: Evaluation) -> Outcome:
 def _in_effect(verdict: str, transforms: Iterable[str]) -> tuple[str, ...]:
     """Return the sorted names of the transforms that have an effect.
 
-    If a rule blocks after a filter, the event still names the filter's transforms, which have no effect.
+    If a filter rule matches and a later rule blocks, the event still names the filter's transforms. These
+    transforms have no effect.
     """
     return tuple(sorted(transforms)) if transforms and verdict == "filter" else ()
 
@@ -482,7 +495,7 @@ class GroupKey:
 
 @dataclass(slots=True)
 class Group:
-    """Audit events of one application whose verdict changes in the same way."""
+    """Audit events of one application, if the draft changes the verdict of each event in the same way."""
 
     key: GroupKey
     first: datetime
@@ -522,7 +535,7 @@ class Tally:
         gap: ClosedGap | None = None,
         recorded: Outcome | None = None,
     ) -> None:
-        """Count an event with the old outcome `before` and the new outcome `after`."""
+        """Count an event whose recorded outcome is `before`, and whose outcome with the draft is `after`."""
         recorded = None if recorded == before else recorded
         self.events += 1
         if before.transforms is None and isinstance(after, Outcome) and after.verdict == before.verdict:
@@ -546,19 +559,22 @@ class Tally:
         group.add(event)
 
     def add_same(self) -> None:
-        """Count an event on which both rulesets have the same effect, although that effect is unknown."""
+        """Count an event on which the two compared rulesets have the same effect.
+
+        The effect itself is unknown.
+        """
         self.events += 1
         self.unchanged += 1
 
     def pass_over(self) -> None:
-        """Count an event whose request reached no rule."""
+        """Count an event of a request that no rule evaluated."""
         self.events += 1
         self.unasked += 1
 
     def sorted_groups(self) -> list[Group]:
         """Return the groups of events with changed verdicts: harmful changes first, then the most frequent.
 
-        The order of the reported groups is always the same for the same events.
+        If the same events are counted again, the groups have the same order.
         """
         return sorted(self.groups.values(), key=_rank)
 

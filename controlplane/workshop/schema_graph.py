@@ -26,7 +26,7 @@ _MAX_COMPLEX: Final = 2  # nested complex properties on the way to a navigation
 class Edge:
     """A navigation from one type of a schema to another.
 
-    `segments` begins with the complex properties that lead to the navigation.
+    If complex properties lead to the navigation, `segments` begins with their names.
     """
 
     segments: tuple[str, ...]
@@ -40,9 +40,9 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The address of a type in a schema, without the version.
+    """Path to the objects of a schema type, without the API version.
 
-    `last` is the navigation at the end of the address, or None.
+    `last` is the last navigation of the path. It is None for a path without navigations.
     """
 
     segments: tuple[str, ...]
@@ -52,11 +52,11 @@ class Path:
     navigations: int = 0
 
     def item(self) -> tuple[str, ...]:
-        """Return the segments of the address, with an object id at the end if the address is a collection."""
+        """Return the path segments of one object. If the path leads to a collection, append an object id."""
         return (*self.segments, KEY) if self.many else self.segments
 
     def owner(self) -> tuple[str, ...]:
-        """Return the path segments of the object at which the last navigation of the address begins."""
+        """Return the path segments of the object at which the path's last navigation begins."""
         return self.segments[: -len(self.last.segments)] if self.last is not None else ()
 
 
@@ -100,14 +100,14 @@ class SchemaGraph:
         return type_ >= 0 and self.model.distance(type_, base) >= 0
 
     def may_be(self, type_: int, wanted: int) -> bool:
-        """Return True if an object of the static type can be of the wanted type."""
+        """Return True if an object with the declared type `type_` can have the type `wanted`."""
         return type_ >= 0 and (self.is_a(type_, wanted) or self.is_a(wanted, type_))
 
     def paths(self, arrives: Callable[[int], bool], *, through_references: bool = False) -> Iterator[Path]:
-        """Yield the paths to the types for which `arrives` returns True, the shortest path first.
+        """Yield paths to the schema types for which `arrives` returns True, the shortest path first.
 
-        Unless `through_references` is True, only the last navigation of a path may lead to objects that it
-        does not contain.
+        Unless `through_references` is True, only the last navigation of a path may be a reference. All others
+        must lead to contained objects.
         """
         distance = self._distances(arrives, through_references)
         level = [path for path in self.roots if path.type in distance]
@@ -116,7 +116,10 @@ class SchemaGraph:
             level = list(self._longer(level, distance, arrives, through_references))
 
     def _distances(self, arrives: Callable[[int], bool], through_references: bool) -> dict[int, int]:
-        """Return the number of navigations from each type to the nearest type for which `arrives` is True."""
+        """Return for each schema type the navigations needed to reach a type for which `arrives` is True.
+
+        The number counts the navigations to the nearest such type.
+        """
         types = self._reachable()
         distance = {type_: 0 for type_ in types if arrives(type_)}
         for steps in range(1, MAX_NAVIGATIONS + 1):
@@ -157,7 +160,7 @@ class SchemaGraph:
                     yield Path(segments, edge.target, edge.many, edge, path.navigations + 1)
 
     def shortest(self, type_: int, *, many: bool = False) -> Path | None:
-        """Return one of the shortest paths to the type or to a type derived from it."""
+        """Return one of the shortest paths to the type, or to a type that is derived from this type."""
         if self._shortest is None:
             self._shortest = self._shortest_paths()
         collection = self._shortest.get((type_, True))
@@ -187,7 +190,7 @@ class SchemaGraph:
         return found
 
     def operations(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Yield the row of each operation that a path can call, and the segments of one such call."""
+        """Yield each schema operation that a path can call: its table row, and the segments of one call."""
         model = self.model
         for row in range(model.operations):
             flags, name = model.operation_flags(row), model.operation_name(row)

@@ -1,4 +1,4 @@
-"""State of each part of one proxy, as the heartbeat, readiness and metrics report it."""
+"""State of each component of one proxy, which the heartbeat, readiness check and metrics report."""
 
 import math
 import time
@@ -36,7 +36,7 @@ _UPSTREAM_WINDOW_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AuditStatus:
-    """State of the audit events on this host, which the journal's thread collects."""
+    """State of the audit events on this host. The thread of the journal collects this state."""
 
     journal: JournalStatus
     backlog: int  # records still in the spool

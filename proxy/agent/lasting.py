@@ -17,7 +17,7 @@ class LastingProblem:
         self.text: str | None = None  # the current problem
 
     def met(self, text: str, line: str, *arguments: object, level: int = logging.ERROR) -> None:
-        """Report that the lasting problem occurred, perhaps again.
+        """Report that the lasting problem has occurred, for the first time or again.
 
         `line` and `arguments` form the log line of the problem.
         """

@@ -1,4 +1,4 @@
-"""Spooled audit records: their positional form, which a worker writes, and their audit events."""
+"""Spooled audit records: the positional form that a worker writes, and the conversion to audit events."""
 
 from functools import lru_cache
 from typing import Final

@@ -3,18 +3,22 @@
 A spool segment is a preallocated file. A reader can read a segment that a writer still extends. All numbers
 are little-endian.
 
-0 magic "GWSPOOL1" 48 u64 ordinal of the first record in the stream 8 u32 format version 56 u64 created, Unix
-ms 12 u32 1 once the segment is in use 64 u32 length of the table 16 stream id, 16 bytes 68 u32 crc32 of bytes
-16..68 and the table 32 u32 segment number 72 table: JSON object, organisation -> records before this segment
-36 u32 offset of the first record 40 u64 id prefix of the worker
+    0   magic "GWSPOOL1"                  48  u64 ordinal of the first record in the stream
+    8   u32 format version                56  u64 created, Unix ms
+    12  u32 1 once the segment is in use  64  u32 length of the table
+    16  stream id, 16 bytes               68  u32 crc32 of bytes 16..68 and the table
+    32  u32 segment number                72  table: JSON object, organisation -> records before this segment
+    36  u32 offset of the first record
+    40  u64 id prefix of the worker
 
-record: u32 length, u32 crc32(payload, seeded with the ordinal), u64 ordinal, payload, padding to 8 bytes end:
-u32 mark, u32 END_CHECK
+    record: u32 length, u32 crc32(payload, seeded with the ordinal), u64 ordinal, payload, padding to 8 bytes
+    end:    u32 mark, u32 END_CHECK
 
-A writer writes the u32 that makes a header or record valid (`in use`, `length`) last. So a SIGKILL of the
-writer leaves only complete records in the segment. Some processors show the memory writes of another
-processor out of order. A reader on such a processor may compute a checksum that does not match yet, and reads
-the record again.
+The writer writes the u32 that makes a header or record valid (`in use`, `length`) last. So a SIGKILL of the
+writer leaves only complete records in the segment.
+
+Some processors show the memory writes of another processor out of order. So a reader may find a record whose
+checksum does not match yet. The reader then reads the record again.
 """
 
 import fcntl
@@ -94,7 +98,7 @@ def encode_start() -> bytes:
 
 
 def encode_rest(header: Header) -> bytes:
-    """Return the part of the segment header that follows the `in use` word.
+    """Return the part of the segment header after the 32-bit word `in use`.
 
     `encode_rest` computes `data_offset` itself.
     """
@@ -218,7 +222,7 @@ class SegmentReader:
 
     @property
     def ends_in_damage(self) -> bool:
-        """True if the segment's readable data ends without an end mark and without unwritten space.
+        """True if neither an end mark nor unwritten space follows the readable data of the segment.
 
         A writer that was killed leaves unwritten space after its last record.
         """
@@ -236,7 +240,7 @@ class SegmentReader:
     def records(self, limit: int) -> list[tuple[int, bytes]]:
         """Return pairs (ordinal, payload) for about `limit` bytes of audit records.
 
-        The attribute `reached` says why the reading ended.
+        After the call, the attribute `reached` gives the reason why the reader stopped.
         """
         found: list[tuple[int, bytes]] = []
         while limit > 0:
@@ -307,7 +311,7 @@ class SegmentReader:
 
 
 def _short(rest: bytes) -> Reached:
-    """Interpret the last bytes of a segment file, which are too few for the header of a record."""
+    """Interpret the last bytes of a segment file if they are too few for a record header."""
     if len(rest) < END_MARK_BYTES:
         return Reached.WAITING
     return _no_record(*_MARK.unpack_from(rest))

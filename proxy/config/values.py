@@ -104,7 +104,10 @@ def parse_secret_name(text: str) -> str:
 
 
 def parse_name(text: str) -> str:
-    """Return the name of a settings table in an array; other settings, logs and metrics also show it."""
+    """Return the name of a table in an array of settings.
+
+    Other settings, logs and metrics use this name for the table.
+    """
     if _NAME.fullmatch(text) is None:
         raise ValueError(
             f"the value must be a letter, then at most 31 letters, digits and hyphens, not {text!r}"

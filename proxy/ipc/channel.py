@@ -1,9 +1,9 @@
 """Messages between a worker process and the agent over a pair of sockets that outlives both processes.
 
-Every message states a value of its kind, and only the latest value of each kind matters. So a peer process
-that is slow, dead or not started yet does not delay the sender. A message that does not fit into the socket's
-buffer waits. At most one message per kind and identity (upstream identity or issuer) waits, because a later
-message replaces it.
+Each message states one value completely, so only the latest message about each value matters. So a peer
+process that is slow, dead or not started yet does not delay the sender. A message that does not fit into the
+socket's buffer waits until the buffer has room. At most one message per kind and identity (upstream identity
+or issuer) waits, because a later message replaces it.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class UpstreamTokenRejected(msgspec.Struct, frozen=True, tag="credentialRejected
 
 
 class SnapshotUnusable(msgspec.Struct, frozen=True, tag="snapshotUnusable", tag_field="type"):
-    """worker -> agent: the snapshot file on disk is not the snapshot that the agent announced."""
+    """worker -> agent: the snapshot file on disk differs from the snapshot that the agent announced."""
 
 
 class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
@@ -131,7 +131,7 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Channel:
-    """An end of the socket pair between worker and agent, driven by the running event loop."""
+    """One end of the socket pair between worker and agent, which the running event loop serves."""
 
     def __init__(self, end: socket.socket, on_message: Callable[[Message], None]) -> None:
         self._end = end
@@ -143,7 +143,7 @@ class Channel:
     def send(self, message: Message) -> None:
         """Send a message to the process at the other end without waiting.
 
-        If the socket has no room, the channel sends the latest message of each kind later.
+        If the socket's buffer has no room, the channel later sends only the latest message of each kind.
         """
         kind = (type(message), getattr(message, "identity", ""))
         if self._waiting:

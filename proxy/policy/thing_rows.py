@@ -1,4 +1,4 @@
-"""Rows in a schema's tables that stand for the schema things in a rule."""
+"""Table rows of a schema that stand for the types, members and operations in a rule."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Types:
         return frozenset(found)
 
     def leading_to(self, types: Iterable[int], owners: Iterable[int]) -> frozenset[int]:
-        """Return all types whose objects may contain an object of the given types, at any depth.
+        """Return all schema types whose objects may contain an object of the given types, at any depth.
 
-        `owners` are the types that declare a member that the rule names.
+        `owners` are the schema types that declare the members that the rule names.
         """
         found: set[int] = set()
         left = [*self.with_derived(types), *self.with_derived(owners)]
@@ -59,7 +59,7 @@ class Types:
 
 
 class Member:
-    """A relation or property of a schema, and the types under which a rule names it."""
+    """A relation or property that a rule names, with the schema types under which the rule names it."""
 
     __slots__ = ("bases", "member", "owners")
 
@@ -70,7 +70,7 @@ class Member:
 
 
 class Part:
-    """Object properties that a rule names, or that contain an address of a thing that a rule names."""
+    """Properties that a rule names, or that contain a pre-authenticated URL of data that the rule names."""
 
     __slots__ = ("names", "owners")
 
@@ -80,7 +80,7 @@ class Part:
 
 
 class Things:
-    """Rows in the tables of one schema that stand for the things in a rule."""
+    """Table rows of one schema that stand for the types, members and operations in a rule."""
 
     __slots__ = (
         "_leading",
@@ -132,7 +132,8 @@ class Things:
     def known_to_hold(self, type_: int, navigations: bool) -> bool | None:
         """Return the cached result for a schema type.
 
-        The result is True if objects of the type may contain a named thing.
+        The result is True if objects of the schema type may contain an object or a property that the rule
+        names.
 
         None means unknown.
         """
@@ -143,7 +144,7 @@ class Things:
 
     @property
     def leading(self) -> frozenset[int]:
-        """Schema types whose objects may contain a thing that the rule names."""
+        """Schema types whose objects may contain an object or a property that the rule names."""
         leading = self._leading
         if leading is None:
             owners = [owner for each in self.members.values() for owner in each.owners]

@@ -1,8 +1,8 @@
 """Hide properties of each object of a schema type, anywhere in a response.
 
 The type of an object follows from the request path, from the names of the members that lead to the object,
-and from its own `@odata.type`. An object that does not state its type is treated as every type that it may
-have.
+and from its own `@odata.type`. If an object does not state its type, the filter treats the object as every
+type that it may have.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _TYPE_SOMEWHERE = re.compile(rb'"@(?:odata\.)?type"')
 
 
 def filter_of(transforms: Transforms) -> CompiledFilter:
-    """Return the response filter for transforms of any kind."""
+    """Return the response filter for transforms, with or without transforms by schema type."""
     return TypedFilter(transforms) if transforms.typed else compile_filter(transforms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Transforms of one filter rule, with the bit that marks a removal for each property path."""
+    """Transforms of one filter rule. Each property path has a bit that marks the removal of the property."""
 
     things: Things
     strip: tuple[tuple[str, int], ...]
@@ -54,7 +54,10 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """State of a rule at one place: the objects' type, or the names that lead to the rule's own place."""
+    """State of one filter rule at one position in a response.
+
+    The state is the type of the objects there, or the names of members that lead to the objects of the rule.
+    """
 
     rule: int
     type: int  # -1: unknown
@@ -95,7 +98,7 @@ class TypedFilter(CompiledFilter):
 
 
 class _Context:
-    """The rules of one filter, which all levels of the filter share."""
+    """The rules of one response filter. All levels of the filter share these rules."""
 
     def __init__(self, rules: list[_Rule]) -> None:
         self.rules = rules
@@ -109,7 +112,10 @@ class _Context:
         return not here.exact and (here.type == _UNKNOWN or here.type in things.bases)
 
     def below(self, here: _Here, name: str) -> _Here | None:
-        """Return the rule's state for the objects of a member, or None if the rule does not apply to them."""
+        """Return the state of a rule for the objects in a member.
+
+        Return None if the rule does not apply to these objects.
+        """
         if here.place:
             first, *rest = here.place
             return replace(here, place=tuple(rest)) if first == name else None
@@ -130,7 +136,10 @@ class _Context:
 
 
 def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, int]]:
-    """Return the schema members with this name, and for each member if the rule names it."""
+    """Return the schema members with this name.
+
+    For each member, state if the rule names the member: YES, MAYBE or NO.
+    """
     number = things.model.name_id(name)
     if number < 0:
         return []
@@ -149,7 +158,7 @@ def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, in
 
 
 class _TypedLevel(_Level):
-    """The filter level of objects of different types at one place in a response."""
+    """Filter level for objects at one position in a response, if the objects may have different types."""
 
     by_type = True
 
@@ -221,7 +230,7 @@ class _TypedLevel(_Level):
         return level
 
     def _narrowed(self, annotation: bytes) -> _TypedLevel:
-        """Return the filter level of objects that state a given type in an annotation."""
+        """Return the filter level of objects whose `@odata.type` annotation states the given type."""
         name = annotation.decode("utf-8", "replace").rpartition("#")[2].lower()
         here = tuple([self._narrow(each, name) for each in self._here])
         if here == self._here:
@@ -239,9 +248,9 @@ class _TypedLevel(_Level):
         )
 
     def _narrow(self, here: _Here, name: str) -> _Here:
-        """Narrow the expected type of the objects to the type that they state.
+        """Narrow the expected type of objects to the type that the objects state.
 
-        A stated type that is not derived from the expected type is ignored, because the object may have
+        If the stated type does not derive from the expected type, ignore the stated type: the object may have
         either type.
         """
         things = self._context.rules[here.rule].things
@@ -255,7 +264,7 @@ class _TypedLevel(_Level):
 
 
 def _type_named(text: bytes, start: int) -> bytes | None:
-    """Return the type that an object states in `@odata.type`, or None."""
+    """Return the type that `@odata.type` of an object states. Return None if the object states no type."""
     first = _TYPE_FIRST.match(text, start)
     if first is not None:
         return first[1]

@@ -15,7 +15,7 @@ from proxy.wire.log_line import LineFormatter
 
 
 class _StandardError:
-    """Standard error as an outlet that never blocks, even if nobody reads it."""
+    """Log output to standard error that never blocks, even if no program reads standard error."""
 
     def __init__(self) -> None:
         self._fd = self._shared = sys.stderr.fileno()
@@ -45,7 +45,7 @@ class _StandardError:
 
 
 def configure(level: str, style: Literal["text", "json"], process: str = "") -> None:
-    """Set up the log of this process in place of the log setup that it inherited.
+    """Set up the log of this process, and replace the log setup that the process inherited.
 
     Log lines contain the name `process`, if it is given.
     """

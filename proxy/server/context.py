@@ -51,7 +51,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of sizes in bytes and of times in seconds."""
+    """Limits on sizes in bytes and on durations in seconds."""
 
     max_header_bytes: int
     max_header_count: int
@@ -111,7 +111,7 @@ class OpenConnection(BatchedConnection):
         raise NotImplementedError
 
     def record_unfinished(self) -> None:
-        """Write the records of the current request, because the worker ends now."""
+        """Write the audit records of the current request, because the worker process ends now."""
         raise NotImplementedError
 
 
@@ -206,14 +206,14 @@ class Context:
     def reserve_records(self) -> None:
         """Reserve spool space for the records of current exchanges.
 
-        The reserved space is twice the size of these records, because as many new requests may begin before
-        the next reservation.
+        The reserved space is twice the size of these records, because new requests may need as much space
+        before the next reservation.
         """
         unrecorded = sum([connection.record_bytes for connection in self.connections])
         self.spool.reserve(max(LEAST_RESERVED, 2 * unrecorded))
 
     def can_record(self, size: int) -> bool:
-        """Reserve `size` bytes of the spool, if free in addition to the records of current exchanges.
+        """Reserve `size` bytes of the spool, unless the records of current exchanges need these bytes.
 
         Return True if the bytes were reserved in the spool.
         """

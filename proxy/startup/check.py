@@ -46,13 +46,13 @@ def identity_problems(settings: Settings) -> Iterator[str]:
 
 
 def unused_settings(settings: Settings) -> Iterator[str]:
-    """Yield settings keys that are given and have no effect."""
+    """Yield the keys in the settings that have no effect."""
     yield from settings.without_effect
     yield from settings.egress.ignored
 
 
 def unusable_credentials(settings: Settings) -> Iterator[str]:
-    """Yield settings that keep applications from using the credentials that they registered."""
+    """Yield settings that prevent applications from using their registered credentials."""
     try:
         apps = read_snapshot(settings.rule_sync.cache_path).apps
     except (OSError, SnapshotDamaged):
@@ -104,7 +104,7 @@ def ways_out(settings: Settings) -> Iterator[str]:
 
 
 def _issuers(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each issuer of the last snapshot whose keys the proxy reads from the issuer's address."""
+    """Yield each issuer of the last snapshot whose keys the proxy fetches from an address of the issuer."""
     try:
         apps = read_snapshot(settings.rule_sync.cache_path).apps
     except (OSError, SnapshotDamaged):
@@ -130,7 +130,7 @@ def targets(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def exposures(settings: Settings) -> Iterator[str]:
-    """Yield a warning for each setting that perhaps lets other hosts reach or read too much.
+    """Yield a warning for each setting that may let other hosts reach or read more than intended.
 
     The proxy logs these warnings at each start.
     """
@@ -188,7 +188,7 @@ def directory_problems(settings: Settings) -> Iterator[str]:
 
 
 def owner_problems(settings: Settings) -> Iterator[str]:
-    """Yield the proxy's files that another user owns, because that user started the proxy before."""
+    """Yield the proxy's files that belong to a different user, because this user started the proxy before."""
     retention, snapshot = settings.audit.local_retention_path, settings.rule_sync.cache_path
     if problem := foreign([retention, *files_below(retention)], below=retention):
         yield f"Audit.LocalRetentionPath: {problem}"

@@ -1,7 +1,8 @@
 """Tests of an exchange's phases: for each phase and event, the next phase or the end, and the record.
 
-Each situation brings an exchange into a phase, on real sockets. Each test applies one event to an exchange in
-one of the phases. The expected outcome states the client's response and the content of the audit event.
+Each test situation brings an exchange into one phase, over real sockets. Each test applies one event to an
+exchange in one of the phases. The expected outcome states the client's response and the content of the audit
+event.
 """
 
 import asyncio
@@ -105,12 +106,12 @@ class Ends:
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """The exchange ends and cannot be recorded, so the client must not receive a complete response."""
+    """Outcome of an exchange that ends and can't be recorded: the client must not get a complete response."""
 
 
 @dataclass(frozen=True)
 class GoesOn:
-    """Expected outcome if the exchange continues in `phase`, and no record is written yet."""
+    """Expected outcome if the exchange continues in `phase`, and the proxy writes no audit record yet."""
 
     phase: Phase
 

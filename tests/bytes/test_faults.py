@@ -1,4 +1,4 @@
-"""Tests of unexpected faults: the exchange ends at once, and its event names the proxy as the cause."""
+"""Tests of unexpected faults: the exchange ends at once, and the audit event names the proxy as the cause."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tests of an upstream that breaks HTTP: its responses never look complete or reach another client.
 
-After each faulty response, the next clients get their own responses. The proxy never reuses an upstream
-connection with leftover bytes.
+After each faulty response, the test checks that later clients receive the responses to their own requests.
+The proxy never reuses an upstream connection with leftover bytes.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ async def test_a_response_cut_anywhere_is_never_taken_for_whole_and_its_event_sa
 ) -> None:
     """The test truncates the response after each of its bytes, also within the head.
 
-    If only the end of the connection delimits a body, an orderly close completes the body (RFC 9112 §8). Only
-    a reset shows that a body without another delimiter was truncated.
+    If only the end of the connection delimits a body, an orderly close completes the body (RFC 9112 §8). For
+    a body without a length or chunks, only a connection reset shows that the body was truncated.
     """
     whole = CUT_RESPONSES[framing]
     head = whole.index(b"\r\n\r\n") + 4
@@ -623,7 +623,7 @@ async def test_a_post_is_never_sent_twice_wherever_the_upstream_cuts_it(tmp_path
 
 
 async def test_the_token_of_the_upstream_stays_where_it_belongs(tmp_path: Path) -> None:
-    """The proxy's error must not contain the upstream token that an upstream sent back."""
+    """If an upstream sends the upstream token back, the proxy's error must not contain the token."""
 
     async def first(peer: UpstreamPeer) -> None:
         peer.send(b"HTTP/1.1 500 %b\r\nContent-Length: 0\r\n\r\n" % UPSTREAM_TOKEN.encode())

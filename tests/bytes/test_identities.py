@@ -80,7 +80,7 @@ async def test_each_application_goes_up_with_its_own_token_on_shared_connections
     """Requests of both applications share one client connection and one upstream connection.
 
     The request heads of the two applications differ only in the token. The test sends each request several
-    times, so that the proxy also uses remembered heads.
+    times, so that the proxy also uses parsed heads that it remembers.
     """
     async with two_identities(tmp_path) as two:
         own = two.proxy.credential.authorization.removeprefix(b"Bearer ").decode()

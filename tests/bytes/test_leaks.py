@@ -1,10 +1,9 @@
 """Tests that a hidden property never reaches the application.
 
-Properties that are not hidden arrive unchanged.
+Properties that the rules do not hide reach the client unchanged.
 
 The tests hide each property of each published Graph response in turn. A canary replaces the value of the
-hidden property. No byte of the canary may reach the client, no matter which form the upstream gives the
-response.
+hidden property. No byte of the canary may reach the client in any form of the upstream response.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Client:
 
 
 def properties(example: Example) -> list[str]:
-    """Return the property names of the items in a response, or of the response itself."""
+    """Return the property names of a response's items, or of the response itself if it has no items."""
     document = json.loads(example.response_body)
     items = document["value"] if isinstance(document.get("value"), list) else [document]
     names = {name: None for item in items if isinstance(item, dict) for name in item}

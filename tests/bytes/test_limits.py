@@ -1,6 +1,6 @@
-"""Tests of limits, which keep one client from using the resources of all clients.
+"""Tests of the limits that prevent one client from using the resources of all clients.
 
-Each limit refuses early, states when to retry, is counted, and releases what it reserved.
+Each limit refuses requests early, states when to retry, is counted, and releases its reservations.
 """
 
 from __future__ import annotations

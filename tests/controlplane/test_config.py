@@ -477,7 +477,7 @@ async def test_keys_certificates_and_ends_are_those_of_the_directory(
     await apply(context, WANTED)
 
     async def has(app: WantedApp) -> list[str]:
-        """Apply the directory, and return the operations that this needed."""
+        """Apply the configuration directory, and return the operations that changed the control plane."""
         await apply(context, with_apps(*CONTOSO.apps or (), app))
         assert (await plan(context, with_apps(*CONTOSO.apps or (), app))).changes == ()
         lines = [line.operation for line in await context.store.operator_log(LogQuery(limit=20))]

@@ -29,7 +29,7 @@ async def crowded(
     held: Latch,
     operators: int = 16,
 ) -> AsyncIterator[None]:
-    """Fill the queue with the most operators that may wait, or with `count`, and let none of them proceed."""
+    """Fill the queue with `count` waiting operators, or as many as may wait, and let none of them proceed."""
     while await run_for_page(Actor("ada", {}), sum, (1, 2)) is None:
         pass  # the first process of pages starts more slowly on a busy host than a page waits
     viewers = [Actor(f"viewer-{number}", {}) for number in range(operators)]

@@ -388,7 +388,7 @@ async def _check_proxies(fleet: Fleet, load: Load) -> None:
 
 
 async def _check_limits(fleet: Fleet) -> None:
-    """Check that no minute accepted more batches than the limits, and that one minute reached the limits."""
+    """Check that the batches accepted in a minute never exceeded the limits, and reached the limits once."""
     rows: list[Any] = await fleet.store._database.fetch(
         "SELECT b.accepted_ms, b.proxy_id, p.org_id FROM batches AS b"
         " JOIN proxy_orgs AS p ON p.proxy_id = b.proxy_id ORDER BY b.accepted_ms"

@@ -66,7 +66,7 @@ def context(plane: Plane) -> OperationContext:
 async def test_a_dry_run_without_end_is_stopped_and_the_next_one_goes_on(
     context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dry run evaluates each rule in each case, so a body of one megabyte can mean hours of work."""
+    """A dry run evaluates every rule for every test case: a body of one megabyte can take hours."""
     rules = "".join(
         f"  - {{id: r{at}, match: {{path: [/**]}}, conditions: [{{header: x, equals: a}}], verdict: block}}\n"
         for at in range(500)
@@ -83,7 +83,7 @@ async def test_a_dry_run_without_end_is_stopped_and_the_next_one_goes_on(
 async def test_work_that_nothing_stops_is_stopped_and_the_next_goes_on(
     endless: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stop work that catches every exception, and work in a C function that runs no Python for days."""
+    """The time limit stops work that catches every exception, and work in a C function that runs for days."""
     with monkeypatch.context() as patch:
         patch.setattr(lane, "LONGEST_SECONDS", 0.1)
         with pytest.raises(InvalidRequest, match=r"takes longer than 0\.1 s"):
@@ -329,7 +329,7 @@ class SlowIndex:
 
 
 async def test_who_searches_much_waits_for_himself(context: OperationContext) -> None:
-    """All operators share one reader of the index, so one operator's queries must not delay others."""
+    """All operators share one index reader, but one operator's queries must not delay those of another."""
     index = SlowIndex()
 
     async def slow() -> SearchIndex:

@@ -1,4 +1,4 @@
-"""Tests of several control planes over one store: which of them run and lead, and when one ends."""
+"""Tests of several control planes that share one store: which control planes run, lead and end."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_doctor_names_one_leader(signs: list[RunningInstance], status: str, said
 
 
 class Lease:
-    """Fake peers that make a control plane lead when a test says so."""
+    """Fake peers with which a test decides when a control plane leads."""
 
     def __init__(self) -> None:
         self._leading, self._not_leading = asyncio.Event(), asyncio.Event()

@@ -32,7 +32,10 @@ _PORTAL: Final = Response(200, (("Content-Type", "text/html"),), b"<html>Welcome
 
 
 class ObjectStorage(Fake):
-    """A fake storage of objects by name. `throttled` is the number of requests to refuse as too fast."""
+    """A fake storage of objects by name.
+
+    `throttled` is the number of requests that the fake storage refuses because they come too fast.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ NO_LIMIT: Final = RateLimits(org=1_000_000, proxy=1_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests of an application over a day, with their weights."""
+    """Typical requests of one application over a day, each with its weight."""
 
     org: str
     name: str
@@ -44,7 +44,7 @@ class Traffic:
 class TrafficMaker:
     """Makes the audit events that the given rules would produce.
 
-    Two event makers with the same random source make the same events.
+    Two makers of events whose random sources are equal make equal events.
     """
 
     def __init__(self, now_ms: int, source: random.Random) -> None:
@@ -54,7 +54,7 @@ class TrafficMaker:
         self._versions: dict[str, int] = {}
 
     def use_ruleset(self, name: str, version: int, compiled: CompiledRuleset) -> None:
-        """Evaluate the requests of the ruleset's applications against this version of the ruleset."""
+        """Use the given version of a ruleset for later requests of the ruleset's applications."""
         self._plans[name] = compiled
         self._versions[name] = version
 
@@ -125,7 +125,7 @@ class TrafficMaker:
         return method, re.sub(r"(%7B|\{).*?(%7D|\})", person, filled)
 
     def _outcome(self, ruleset: str, method: str, target: str, ip: str, at_ms: int) -> dict[str, Any]:
-        """Return the result of the rules' evaluation, and sometimes an upstream error."""
+        """Return the outcome that the rules give to a request, or sometimes an upstream error."""
         if target == "/proxy/token":
             refused = self._random.random() < 0.06
             return {

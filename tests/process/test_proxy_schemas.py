@@ -1,4 +1,4 @@
-"""Tests of a rule about resources, from the service's schema to the data path, and of damaged schemas."""
+"""Tests of rules about resources, from reading the schema to serving requests, and of damaged schemas."""
 
 from __future__ import annotations
 

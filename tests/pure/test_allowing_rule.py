@@ -1,4 +1,4 @@
-"""Tests of a rule that allows one request, placed before the rules of a draft."""
+"""Tests of a rule that allows one given request and is placed before the other rules of a draft."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ def test_a_cast_is_no_id() -> None:
 
 @pytest.mark.parametrize("segment", ["$", "%24", "%2524", "$%20", "$%3F", "%EF%BC%84", "x/../$", "$/$"])
 def test_a_dollar_sign_by_itself_is_no_segment(segment: str) -> None:
-    """OData's library ignores a segment `$`, so `/users/$` would be the whole list of users."""
+    """OData's library ignores the path segment `$`, so a server would return all users for `/users/$`."""
     for path in (f"/v1.0/users/{segment}", f"/v1.0/users/{segment}/messages"):
         with pytest.raises(MalformedTarget):
             canonicalise(path)
@@ -477,7 +477,7 @@ def test_a_long_key_by_a_parameter_alias_is_as_one_in_the_path(value: str, key: 
 
 
 def test_what_aliases_in_a_path_stand_for_is_limited() -> None:
-    """An object's key in a path may name the same alias repeatedly (OData 4.01 part 2 §5.3)."""
+    """A key in a request path may use the same parameter alias several times (OData 4.01 part 2 §5.3)."""
     half = MAX_WRITTEN_OUT // 2
     assert canonicalise("/users(@a,@a)?@a=" + "b" * half).readings
     assert canonicalise("/users(@a)/x(@a)?@a=" + "b" * half).readings
@@ -636,7 +636,7 @@ def test_a_query_within_the_path_is_refused_before_anything_is_evaluated(mark: s
 
 @pytest.mark.parametrize("ligature", [LIGATURE, LIGATURE.replace("%", "%25"), "%E3%8C%96"])
 def test_a_query_of_many_characters_that_stand_for_several_is_refused(ligature: str) -> None:
-    """Each condition on the query would fold a query of ligatures, at some 3 us for each ligature."""
+    """Each rule condition on a query folds the entire query, and folding takes about 3 us per ligature."""
     assert canonicalise("/v1.0/users?$search=" + ligature * MAX_LIGATURES).options
     with pytest.raises(MalformedTarget, match="each expand to several"):
         canonicalise("/v1.0/users?$search=" + ligature * (MAX_LIGATURES + 1))

@@ -1,4 +1,4 @@
-"""Tests of text that people give: one reader skips a byte order mark and refuses UTF-16 by name."""
+"""Tests of the reader for texts from people: it skips a byte order mark, and refuses UTF-16 by name."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ _SMALLEST_KEY: Final = 2048  # bits, RFC 7518 §3.5
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Private key and certificate, in this order, in PEM."""
+    """A private key and its certificate in PEM format. The key precedes the certificate."""
 
     pem: bytes = field(repr=False)
     ends_at: float
 
 
 def is_certificate(value: str, content_type: str) -> bool:
-    """Return True if a secret is a certificate, even if it was stored without its content type.
+    """Return True if a vault secret contains a certificate, even if the secret's content type is missing.
 
     A certificate must never be sent to the identity provider as if it were a client secret.
     """
@@ -56,8 +56,8 @@ def read_certificate(value: str, content_type: str) -> Certificate:
 def _belongs(certificate: x509.Certificate, key: RSAPrivateKey) -> bool:
     """Return True if the private key belongs to the certificate.
 
-    An issuer's certificate can have a key of an unsupported kind. Such a certificate is not an error, because
-    the issuer's certificate is not needed.
+    An issuer's certificate can have a key of an unsupported kind. An unsupported key in an issuer's
+    certificate is not an error, because the proxy does not need that certificate.
     """
     try:
         return certificate.public_key() == key.public_key()

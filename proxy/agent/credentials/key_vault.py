@@ -49,7 +49,7 @@ class KeyVaultProvider:
     async def _look_again(self) -> None:
         """Read the secret from the vault again.
 
-        Wait only briefly for the vault, because requests wait for this token.
+        Wait only briefly for the vault, because requests wait for a token that needs the secret.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):

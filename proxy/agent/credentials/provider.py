@@ -1,6 +1,6 @@
 """Interface of the providers of upstream tokens.
 
-A provider fetches one token, or raises the reason why it could not.
+A provider fetches one upstream token, or raises an error with the reason for the failure.
 """
 
 from dataclasses import dataclass, field

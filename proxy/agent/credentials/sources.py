@@ -39,7 +39,7 @@ async def open_providers(
 def _provider(
     settings: Settings, identity: IdentitySettings, secret: HeldSecret | None, session: aiohttp.ClientSession
 ) -> CredentialProvider:
-    """Return the token provider of one identity.
+    """Return the provider of upstream tokens for one upstream identity.
 
     Azure's SDK is imported only in this function, because the import is slow and a static token does not need
     it.
@@ -113,7 +113,10 @@ def _token_file(identity: IdentitySettings) -> Path:
 
 
 def upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
-    """Return the vault secret that authenticates each identity, by the identity's name."""
+    """Return the vault secret of each upstream identity, by the identity's name.
+
+    The secret authenticates the identity.
+    """
     credentials = settings.credentials
     if credentials.provider != "managed-identity-key-vault":
         return {}
@@ -130,7 +133,7 @@ def upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
 
 
 def certificate_end(secret: VaultSecret) -> float:
-    """Return when the certificate in a secret ends; infinity if the secret has no readable certificate."""
+    """Return when the certificate in a vault secret expires; infinity if the secret has no readable one."""
     from proxy.agent.credentials.certificate import is_certificate, read_certificate
 
     if not is_certificate(secret.value, secret.content_type):

@@ -14,10 +14,12 @@ _NAMES: Final = ((HANDLER, "handler"), (PIPELINE_FULL, "pipeline full"), (YIELD,
 
 
 class ReadGate:
-    """Gate that pauses reading on one transport. Reading continues while no reason to pause applies.
+    """Gate that pauses reading on one transport.
 
-    The first reason pauses the transport, and the end of the last reason resumes the transport. A reason to
-    pause that is given twice counts once.
+    The gate lets the transport read while no reason to pause applies.
+
+    The gate pauses the transport at the first reason, and resumes the transport when the last reason is
+    removed. If code gives the same reason to pause twice, the gate counts the reason once.
     """
 
     __slots__ = ("_reasons", "_transport")
@@ -39,7 +41,7 @@ class ReadGate:
     def open(self, reason: int) -> None:
         """Remove one reason for the pause of reading.
 
-        Reading resumes if no other reason for the pause applies and the transport is open.
+        The transport resumes reading if it is open and no other reason to pause applies.
         """
         before = self._reasons
         self._reasons = before & ~reason

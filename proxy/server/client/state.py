@@ -4,8 +4,8 @@
                       BODY ──> DISCARD ──> IDLE      the response ends before the request's body
     any ──> CLOSING
 
-A head that arrives in one piece leads from IDLE to BODY or, without a body, to WAITING. A refused head leads
-to the state DISCARD. DISCARD leads to CLOSING if the response said that no other response follows.
+A head that arrives in one piece leads from IDLE to BODY or, without a body, to WAITING. A refused head
+of a request leads to DISCARD. DISCARD leads to CLOSING if the response said that no other response follows.
 """
 
 from __future__ import annotations

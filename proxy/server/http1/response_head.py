@@ -3,8 +3,8 @@
 httptools checks each field (`field_lines`). This module checks the status line and conflicts between fields.
 The module `response_head` does no input or output.
 
-Except for a few values, a service sends the same response heads again and again. So the proxy parses a head
-once per spelling of its unchanging parts, and remembers the result. The gain: `bench/test_head.py`.
+The response heads of a service differ only in a few values. So the proxy parses each spelling of the
+unchanging parts of a head only once, and remembers the result. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _VARYING: Final = VaryingLines((b"Content-Length", b"Date", b"request-id", b"cli
 
 
 class ResponseFields:
-    """Common part of all response heads with the same spelling."""
+    """Common part of all response heads whose unchanging parts have the same spelling."""
 
     __slots__ = (
         "chunked",
@@ -233,7 +233,7 @@ def _check_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C90
 
 
 def _arrange(fields: ResponseFields) -> None:
-    """Build the forwarded form of a head whose fields all stay unchanged or are left out."""
+    """Build the forwarded form of a head in which each field is forwarded unchanged or left out."""
     piece = fields.status_line
     for at, field in enumerate(fields.lines):
         which = fields.cut.get(at)

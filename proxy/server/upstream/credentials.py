@@ -1,4 +1,4 @@
-"""Upstream tokens in a worker: one credential per identity, and the identity that each application uses."""
+"""Upstream tokens in a worker: one credential per upstream identity, and the identity of each application."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class UpstreamCredential:
     def valid(self, now: float) -> bool:
         """Return True if the token has not expired. An expired token is never used.
 
-        `now` and `expires_at` are monotonic, so that a step of the clock neither ends a token nor prolongs
-        it.
+        `now` and `expires_at` are monotonic times, so a change of the system clock does not change when the
+        token expires.
         """
         return now < self.expires_at
 
@@ -62,7 +62,7 @@ class UpstreamCredential:
             waiter.credential_renewed()
 
     def unavailable(self, detail: str, retry_after: int) -> None:
-        """Note that no new token is available, and the reason for the operator.
+        """Record that the agent has no new token, and the reason to show to operators.
 
         An active upstream token remains valid until it expires.
         """
@@ -73,8 +73,8 @@ class UpstreamCredential:
     def just_replaced(self, generation: int, now: float) -> bool:
         """Return True if the token of `generation` recently replaced a refused token.
 
-        If the upstream refuses the new token too, the token is not the cause, so no request waits for another
-        token.
+        If the upstream refuses the new token too, the token is not the cause of the refusal. So requests do
+        not wait for another token.
         """
         recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
         return recent and generation == self.generation != self._asked_for
@@ -96,7 +96,7 @@ NO_CREDENTIAL: Final = UpstreamCredential(lambda generation: None)
 
 
 class UpstreamCredentials:
-    """Upstream credentials of one worker, by the name of their identity."""
+    """Upstream credentials of one worker, by the name of the upstream identity."""
 
     def __init__(self, assignments: Assignments, ask_for_another: Callable[[str, int], None]) -> None:
         self._assignments = assignments
@@ -108,7 +108,7 @@ class UpstreamCredentials:
         return self._by_name.get(name)
 
     def of(self, org_id: str, client_id: str) -> UpstreamCredential:
-        """Return the only credential that requests of an application are sent upstream with."""
+        """Return the only upstream credential that requests of an application may use."""
         return self._by_name[self._assignments.identity_of(org_id, client_id)]
 
     def able(self, used: Iterable[UpstreamCredential], now: float) -> bool:
@@ -116,7 +116,10 @@ class UpstreamCredentials:
         return any(each.valid(now) for each in self._relevant(used))
 
     def settled(self, used: Iterable[UpstreamCredential], now: float) -> bool:
-        """Return True if `able` is true, and no credential still waits for the agent's first report."""
+        """Return True if a credential in `used` is valid, and no credential waits for its first report.
+
+        The agent's first report on a credential is a token, or the reason why there is no token.
+        """
         return self.able(used, now) and all(each.valid(now) or each.report for each in self._relevant(used))
 
     def why_unsettled(self, now: float) -> str:
@@ -126,9 +129,9 @@ class UpstreamCredentials:
         return "; ".join(f"identity {name}: {detail}" for name, detail in lacking)
 
     def _relevant(self, used: Iterable[UpstreamCredential]) -> tuple[UpstreamCredential, ...]:
-        """Return the credentials that applications use.
+        """Return the upstream credentials that applications use.
 
-        If no application uses a credential yet, return the credential of the default identity, which a first
-        application would use.
+        If no application uses a credential yet, return the credential of the default identity, because the
+        first application will use that credential.
         """
         return tuple(used) or (self._by_name[DEFAULT_IDENTITY],)
