@@ -1,9 +1,9 @@
 """Run fakes of the control plane and the identity provider as a process, for measurements that need them.
 
 The arguments of the process are the control plane's port, the identity provider's port, and the behaviour of
-the control plane. The third argument sets how the fake control plane behaves. `accepts`: all events; `down`:
-each batch gets 503; `changes`: each sync changes all 10,000 rules. The process of the fakes prints `sync` for
-each sync with changed rules, and `token` for each token request.
+the control plane. The third argument sets how the fake control plane behaves. `accepts`: the fake accepts all
+events; `down`: each batch gets 503; `changes`: each sync changes all 10,000 rules. The process of the fakes
+prints `sync` for each sync with changed rules, and `token` for each token request.
 """
 
 from __future__ import annotations

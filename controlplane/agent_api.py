@@ -6,10 +6,10 @@ timestamp and the form of the signature, which are all in the request head. Afte
 head, the agent API reads the body up to its limit and verifies the signature. The agent API parses no body
 before it has verified the signature.
 
-Every response to a request with a valid signature is signed, including errors. So a proxy deletes no events
-because of a response that an intermediary made. A response to a request without a valid signature is not
-signed. If every response were signed, a caller without the secret could obtain a signature for a request of
-its choice. So a 413 response has no signature, because the control plane did not read the request body.
+Every response to a request with a valid signature is signed, including errors. So a proxy deletes no audit
+events because of a forged response from an intermediary. A response to a request without a valid signature is
+not signed. If every response were signed, a caller without the secret could obtain a signature for a request
+of its choice. So a 413 response has no signature, because the control plane did not read the request body.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ _MOST_SECRETS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """The valid signature of a request, and the HMAC secret with which it was made."""
+    """The verified signature of a request, and the HMAC secret that made the signature."""
 
     secret: bytes
     signature: str
@@ -138,7 +138,7 @@ _VERIFIED: Final = web.RequestKey("verified", _Verified)
 async def sign_responses(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Sign the response if the signature of the request is valid."""
+    """Sign the response to a request whose signature is valid."""
     response = await handler(request)
     verified = request.get(_VERIFIED)
     if verified is not None:
@@ -454,7 +454,7 @@ def _is_deeper(content: object, levels: int) -> bool:
 
 
 def once(request: web.Request, name: str) -> str:
-    """Return the value of a header field if the request has the field exactly once and in ASCII.
+    """Return a header field's value if the request has the field exactly once, in ASCII.
 
     For a missing, repeated or non-ASCII header field, return an empty text, which no check accepts.
     """

@@ -181,7 +181,7 @@ def with_thumbprints(jwk: Mapping[str, Any], thumbprints: Sequence[str]) -> dict
 
 
 def checked_certificate(text: str) -> GivenCertificate:
-    """Return the first certificate in a PEM text, or the certificate whose DER is given in base64."""
+    """Return the first certificate in a PEM text, or the certificate whose base64-encoded DER is given."""
     _require_no_private_pem("certificate", text)
     certificate = (
         _pem_certificate("certificate", text) if "-----" in text else _der_certificate("certificate", text)

@@ -32,14 +32,14 @@ Wanted = Callable[[Document], bool]
 class TooManyListeners(Exception):
     """Error because the live tail has as many listeners as are allowed.
 
-    The text of the TooManyListeners error is one line for a person.
+    The text of a TooManyListeners error is one line, for people to read.
     """
 
 
 class CutOff(Exception):
     """Error because the live tail disconnected the listener.
 
-    The text of the CutOff error is one line for a person.
+    The text of a CutOff error is one line, for people to read.
     """
 
 
@@ -58,7 +58,7 @@ class LiveTail:
         self._woken.set()
 
     def close(self) -> None:
-        """Disconnect all listeners, so that endless responses do not delay a stop of the control plane."""
+        """Disconnect all listeners, so that no endless response delays the control plane's stop."""
         self._is_closed = True
         for listener in self._listeners:
             listener.cut("the control plane is stopping")
@@ -69,8 +69,8 @@ class LiveTail:
     ) -> AsyncIterator[Listener]:
         """Yield a listener for events after the position `after`, or for new events only.
 
-        `org_ids` selects the organisations whose events are sent; None selects all organisations. Raise
-        TooManyListeners if as many listeners exist as are allowed.
+        `org_ids` selects the organisations whose events the listener receives; None selects all
+        organisations. Raise TooManyListeners if as many listeners exist as are allowed.
         """
         if self._is_closed:
             raise TooManyListeners("the control plane is stopping")
@@ -98,7 +98,7 @@ class LiveTail:
     async def catch_up(self, listener: Listener) -> list[StoredEvent]:
         """Return the next events that match the listener.
 
-        The list is empty if the listener has received all events so far.
+        The list is empty if the listener has received every stored event.
         """
         while True:
             if not self._is_reading():
@@ -215,7 +215,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _shares(events: Sequence[StoredEvent], listeners: Sequence[Listener]) -> list[list[StoredEvent]]:
-    """Return, for each listener, the events that match it."""
+    """Return, for each listener, the events that match the listener."""
     shares: list[list[StoredEvent]] = [[] for _ in listeners]
     for event in events:
         try:

@@ -1,4 +1,4 @@
-"""Tests of installed commands: they refuse a `proxy` or `controlplane` package of another distribution."""
+"""Tests of installed commands: they refuse a package `proxy` or `controlplane` of another distribution."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def package(site: Path, name: str, distribution: str) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """Make an installation with the parts that the tested commands read."""
+    """Make a fake installation that has the files which the tested commands read."""
     found = tmp_path / "site"
     for name in ("proxy", "controlplane"):
         package(found, name, "graphward-0.2.0")

@@ -2,9 +2,9 @@
 
 The verification computes each chain link from the link before it. The verification computes each block's
 digest from the block's events. A chain link that somebody kept outside the archive proves that the control
-plane made this chain. If the archive begins with the first link of the chain, no archive object before the
-kept link is missing. If the archive begins with a link that an operator kept, no object is missing before
-that link.
+plane made this chain. If the archive begins with the chain's first link, no archive object before the kept
+link is missing. If the archive begins with a link that an operator kept, no object is missing before that
+link.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ArchiveVerdict(msgspec.Struct, rename="camel", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class KnownLink:
-    """A link of the audit chain that an operator kept outside the archive."""
+    """A link of the audit chain, kept by an operator outside the archive."""
 
     link: str  # hex digits
     number: int | None = None
@@ -337,7 +337,10 @@ def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
 
 
 def _note_purge(walk: _Walk, archived: ArchivedLink) -> None:
-    """Note the audit events that a purge deleted. The purge explains why the archive lacks these events."""
+    """Note the audit events that a purge deleted.
+
+    A noted purge explains why the archive lacks the purged events.
+    """
     try:
         gone = set(_decode_purged(bytes.fromhex(archived.content)).gone)
     except ValueError:

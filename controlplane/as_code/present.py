@@ -1,4 +1,4 @@
-"""Current things of a control plane that a configuration directory can manage, as plain values by name."""
+"""The objects of a control plane that a configuration directory can manage, as plain values by name."""
 
 from __future__ import annotations
 

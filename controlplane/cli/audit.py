@@ -420,7 +420,7 @@ def _names(cli: Cli) -> dict[str, str]:
 
 
 def _print_page(page: EventPage) -> None:
-    """Print a page of events as JSON, with each event byte for byte as it arrived."""
+    """Print a page of events as JSON, with the bytes of each event as they arrived from the server."""
     import msgspec
 
     events = b", ".join(map(bytes, page.events))
@@ -495,7 +495,7 @@ class _Events:
 def _without_manifest(
     manifest: Path | None,
 ) -> Iterator[Callable[[Callable[[bytes], None]], Callable[[bytes], None]]]:
-    """Remove the last line of an export, which is the manifest, and write it to a separate file."""
+    """Separate the last line of an export, the manifest, from the other lines, and write it to a file."""
     if manifest is None:
         yield lambda write: write
         return

@@ -85,7 +85,7 @@ class Reuse(str, Enum):  # noqa: UP042 - typer shows the values of such a class
 
 
 class _Pins(NamedTuple):
-    """Issuer and subject to which a credential is pinned, and how many tokens one assertion can obtain."""
+    """The issuer and subject that a credential's tokens must have, and the reuse limit of one assertion."""
 
     issuer: str | None
     subject: str | None
@@ -174,7 +174,7 @@ def add_federated(
 def _filled(
     pins: _Pins, github: str | None, environment: str | None, branch: str | None, kubernetes: str | None
 ) -> _Pins:
-    """Return issuer and subject in the form of tokens from GitHub and Kubernetes."""
+    """Return the issuer and subject in the form that GitHub and Kubernetes write in their tokens."""
     from controlplane.credential_input import GITHUB_ISSUER
 
     if github is None and (environment or branch):
@@ -305,7 +305,7 @@ def list_ending(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the credentials of all apps that have ended or end within 30 days, soonest end first."""
+    """List all app credentials that have ended or end within 30 days, soonest end first."""
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
@@ -328,7 +328,7 @@ def end_credential(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Set the time when a credential ends."""
+    """Set the time at which a credential expires."""
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj

@@ -40,12 +40,12 @@ class Typed:
 
     @property
     def proxy(self) -> str:
-        """Command name that starts the proxy's program, in the same form as `program`."""
+        """Name of the command that starts the proxy, in the same form as `program` for the control plane."""
         return proxy_beside(self.program)
 
 
 def after_org(typed: Typed, name: str, retention: Retention) -> Iterator[str]:
-    """Return the next steps after `org add`."""
+    """Return the operator's next steps after the command `org add`."""
     org = quote(name)
     yield f"Audit events of {name} are kept for {RETENTION_WORDS[retention]}, and then deleted permanently."
     longer = [each for each, kept_ms in RETENTION_MS.items() if kept_ms > RETENTION_MS[retention]]
@@ -61,7 +61,7 @@ def after_org(typed: Typed, name: str, retention: Retention) -> Iterator[str]:
 def after_app(
     typed: Typed, name: str, org: str, secret: tuple[str, str], address: str | None
 ) -> Iterator[str]:
-    """Return the next steps after `app add`: the lines that an application needs.
+    """Return the operator's next steps after the command `app add`: the lines that an application needs.
 
     `secret` is the pair of client ID and client secret. `address` is the address that a proxy reported, or
     None.
@@ -98,7 +98,10 @@ def after_app(
 
 
 def after_app_without_secret(typed: Typed, name: str, org: str) -> Iterator[str]:
-    """Return the next steps after `app add --no-secret`: commands that add another credential."""
+    """Return the operator's next steps after the command `app add --no-secret`.
+
+    The next steps are the commands that add another credential.
+    """
     whose = (quote(name), "--org", quote(org))
     yield "The app has no client secret. Give it one of these credentials:"
     yield typed("app", "federated", "add", *whose, "--issuer", "URL", "--subject", "TEXT")
@@ -110,7 +113,7 @@ def after_app_without_secret(typed: Typed, name: str, org: str) -> Iterator[str]
 def after_credential(
     kind: Literal["secret", CredentialKind], client_id: str, address: str | None
 ) -> Iterator[str]:
-    """Return the next steps after a credential was added: the lines that its application needs.
+    """Return the operator's next steps after a credential was added: the lines that its application needs.
 
     `address` is the address that a proxy reported, or None.
     """
@@ -151,7 +154,7 @@ def after_credential(
 
 
 def after_proxy(typed: Typed, api_key: str, hmac_secret: str, name: str) -> Iterator[str]:
-    """Return the next steps after `proxy add`: the settings that the proxy needs."""
+    """Return the operator's next steps after the command `proxy add`: the settings that the proxy needs."""
     yield "Both secrets are shown only once. To replace them without an interruption:"
     yield typed("proxy", "rotate-secret", quote(name), "--grace", "24h")
     yield "Set them in the environment of the proxy, and in its settings the address of"
@@ -170,9 +173,9 @@ def after_proxy(typed: Typed, api_key: str, hmac_secret: str, name: str) -> Iter
 def after_new_keys(
     typed: Typed, api_key: str, hmac_secret: str, name: str, old_until: str | None
 ) -> Iterator[str]:
-    """Return the next steps after `proxy rotate-secret`.
+    """Return the operator's next steps after the command `proxy rotate-secret`.
 
-    `old_until` is the time when the proxy's old keys end.
+    `old_until` is the time at which the proxy's old keys expire.
     """
     yield "Both secrets are shown only once. Replace the old ones at the proxy, and restart it:"
     yield ""
@@ -192,7 +195,7 @@ def _keys(api_key: str, hmac_secret: str) -> Iterator[str]:
 
 
 def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
-    """Return what new keys do to a proxy that enrolled itself, and the alternative to new keys.
+    """Return the effect of new keys on a proxy that enrolled itself, and the alternative to new keys.
 
     Instead of receiving new keys, the proxy can enrol again.
     """
@@ -204,7 +207,7 @@ def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
 
 
 def after_enrolment_token(typed: Typed, name: str, token: str, expires: str) -> Iterator[str]:
-    """Return the next steps after an enrolment token was made: the settings of its proxies."""
+    """Return the operator's next steps after an enrolment token was made: the settings of its proxies."""
     yield f"The token is shown only once. It works until {expires}. To end it earlier:"
     yield typed("proxy", "enrol-token", "revoke", quote(name))
     yield "Set it in the environment of the proxies, without an API key, and these lines in"
@@ -221,13 +224,13 @@ def after_enrolment_token(typed: Typed, name: str, token: str, expires: str) -> 
 
 
 def after_grant(typed: Typed, name: str, org: str) -> Iterator[str]:
-    """Return the next steps after `proxy grant`."""
+    """Return the operator's next steps after the command `proxy grant`."""
     yield f"The proxy serves {org} after its next sync. To see whether it has the rules:"
     yield typed("proxy", "show", quote(name))
 
 
 def after_rotation(version: int, old_until: str | None, client_secret: str) -> Iterator[str]:
-    """Return the next steps after a client secret was replaced.
+    """Return the operator's next steps after a client secret was replaced.
 
     `old_until` is the time at which the old client secret expires.
     """
@@ -242,7 +245,7 @@ def after_rotation(version: int, old_until: str | None, client_secret: str) -> I
 
 
 def after_ruleset(typed: Typed, name: str, org: str) -> Iterator[str]:
-    """Return the next steps after a `ruleset apply` that changed something."""
+    """Return the operator's next steps after a command `ruleset apply` that made a change."""
     yield "Proxies enforce this version after their next sync. To wait until all of them do:"
     yield typed("proxy", "wait", "--ruleset", quote(name), "--org", quote(org))
     yield "To use the rules for a new application:"
@@ -250,13 +253,13 @@ def after_ruleset(typed: Typed, name: str, org: str) -> Iterator[str]:
 
 
 def after_model(typed: Typed, orgs: Sequence[str]) -> Iterator[str]:
-    """Return the next steps after `model fetch`."""
+    """Return the operator's next steps after the command `model fetch`."""
     yield "A ruleset uses the schema from the next time that it is applied:"
     yield typed("ruleset", "apply", "FILE", "--org", quote(orgs[0]) if len(orgs) == 1 else "ORG")
 
 
 def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
-    """Return the next steps after the command `kill`.
+    """Return the operator's next steps after the command `kill`.
 
     `place` has the words of the command line that name the target of the emergency stop.
     """
@@ -268,9 +271,9 @@ def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
 
 
 def after_operator(typed: Typed, name: str, *, has_role: bool, sign_in: bool) -> Iterator[str]:
-    """Return the next steps after `operator add`.
+    """Return the operator's next steps after the command `operator add`.
 
-    `sign_in` is True if the operator can sign in to the console.
+    `sign_in` is True if the new operator can sign in to the console.
     """
     if not has_role:
         yield "The operator has no role yet. To give one (viewer, editor or admin):"
@@ -285,7 +288,7 @@ def after_operator(typed: Typed, name: str, *, has_role: bool, sign_in: bool) ->
 
 
 def after_token(typed: Typed, until: str, console: str, *, renewed: bool) -> Iterator[str]:
-    """Return the next steps after `operator token add`.
+    """Return the operator's next steps after the command `operator token add`.
 
     `console` is the address of the console, or an empty text if unknown.
 
@@ -305,7 +308,7 @@ def after_token(typed: Typed, until: str, console: str, *, renewed: bool) -> Ite
 
 
 def after_refused_token(ended: str) -> Iterator[str]:
-    """Return the next steps after `operator token add` for an operator whose roles have ended.
+    """Return the operator's next steps after `operator token add` for an operator whose roles have ended.
 
     Roles from the identity provider end unless the operator signs in again in time.
     """
@@ -314,5 +317,5 @@ def after_refused_token(ended: str) -> Iterator[str]:
 
 
 def not_active_yet(proposal: str) -> str:
-    """Return the next steps after a change was stored as a proposal."""
+    """Return the operator's next steps after a change was stored as a proposal."""
     return f"Not active yet: another editor must approve it (`ruleset approve {proposal}`, or the console)."

@@ -53,7 +53,7 @@ _MODULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the console's navigation, shown if the page of the entry exists."""
+    """An entry of the console's navigation, shown only if the page of the entry exists."""
 
     path: str
     text: str

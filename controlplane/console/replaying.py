@@ -1,6 +1,6 @@
 """A replay of stored events on the page of a draft, in several steps.
 
-The form of the page carries the counts from each step of the replay to the next step.
+The form of the page carries the counts of the replay from each step to the next step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WORDS: Final = {
 class _SoFar(msgspec.Struct, forbid_unknown_fields=True):
     """State of a replay that the form carries from each step to the next step.
 
-    An operator who edits the state in the form only falsifies the figures on their own page.
+    An operator who edits the state in the form changes only the figures on the operator's own page.
     """
 
     draft: str
@@ -55,7 +55,7 @@ class _SoFar(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A line of a replay's result: requests whose verdict changes in the same way."""
+    """A line of a replay's result: all requests whose verdict the draft changes in the same way."""
 
     kind: str
     words: str
@@ -108,7 +108,7 @@ async def of_last_day(
 ) -> Progress | None:
     """Replay the events of the applications' last day, and stop after a few seconds even if events remain.
 
-    Return None without applications, or if the control plane has no capacity for a replay.
+    Return None if no applications are given, or if the control plane has no capacity for a replay.
     """
     if not evaluated:
         return None
@@ -195,7 +195,7 @@ def _change(facts: ChangeFacts) -> Change:
 
 
 def _query(app_id: str | None, before: OutcomeFacts) -> str | None:
-    """Return a filter for the app's events with this recorded outcome; None if no filter can express it."""
+    """Return a search filter for the app's events with this outcome, or None if no filter selects them."""
     by = ("reason", before.by) if before.verdict == "refused" else ("ruleid", before.by)
     wanted = [by] if before.verdict == "refused" else [("verdict", before.verdict), by]
     found = [terms.term(field, value) for field, value in [*([("app", app_id)] if app_id else []), *wanted]]

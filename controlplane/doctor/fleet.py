@@ -1,4 +1,4 @@
-"""Check the proxies by their heartbeats, and this machine's clock by the clocks of the proxies."""
+"""Check the proxies by their heartbeats. Check this machine's clock against the clocks of the proxies."""
 
 from __future__ import annotations
 

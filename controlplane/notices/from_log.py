@@ -1,4 +1,4 @@
-"""Pure: make notices about emergency stops and published rules from lines of the operator log."""
+"""Pure functions: make notices about emergency stops and published rules from operator log lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEMBERS: Final = ("reason", "note", "app", "ruleset", "org")
 
 
 def notice_of(line: LogLine) -> Notice | None:
-    """Return a notice about a logged change, or None if the change was refused or had no effect."""
+    """Return a notice about a logged change, or None if the change was refused or changed nothing."""
     if line.outcome != "done":
         return None
     if line.operation in _STOPPING:

@@ -77,7 +77,7 @@ async def _begun(
     query: SearchQuery,
     heads: tuple[HeadOfOrg, ...],
 ) -> Manifest:
-    """Return the manifest of an export that has no events yet."""
+    """Return the manifest of an export to which no event has been added yet."""
     now_ms = context.clock.wall_ms()
     wrong = await doubts(context, actor, request.org, query)
     looked_at = await held_within(context, actor, request.org, query, count_missing=True)

@@ -28,13 +28,15 @@ class Keeper:
     retention: Retention
 
     def kept_since(self, now_ms: int) -> int:
-        """Return the time before which the organisation's events are purged, or will be within the hour."""
+        """Return the time before which the store purges the organisation's events, within an hour at most."""
         return now_ms - RETENTION_MS[self.retention]
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A period of missing events. It begins at the end of the previous period and ends at `until_ms`.
+    """A period of missing events.
+
+    The period begins at the end of the previous period of missing events, and ends at `until_ms`.
 
     The state `absent` means that neither an organisation nor an event existed in the period. The state
     `partly purged` means that some organisations purged their events of the period, and others did not.
@@ -104,7 +106,7 @@ class Held:
             yield f"{counted(len(purged) - _MOST_NAMED, 'other organisation')} purged events of that time"
 
     def _purged(self, keeper: Keeper, from_ms: int | None) -> bool:
-        """Return whether events of the requested time may have been purged."""
+        """Return whether a purge may have deleted events of the requested time."""
         since = keeper.kept_since(self.now_ms)
         asked = from_ms is None or from_ms < since
         older_is_held = len(self.keepers) == 1 and self.span is not None and self.span[0] < since

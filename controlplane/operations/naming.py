@@ -1,4 +1,4 @@
-"""Add a thing to the store under a name that resembles the name of no other thing.
+"""Add an object to the store under a name that resembles no other object's name.
 
 The transaction that adds an object to the store also checks the object's name.
 """
@@ -26,9 +26,9 @@ async def add_named(
     others: Callable[[Store], Awaitable[Iterable[Named]]],
     add: Callable[[Store], Awaitable[T]],
 ) -> T:
-    """Add a thing to the store in one transaction.
+    """Add an object to the store in one transaction.
 
-    Raise InvalidName if the name of the new thing looks like the name of another thing.
+    Raise InvalidName if the name of the new object looks like the name of another object.
     """
 
     async def work(within: Store) -> T:

@@ -167,7 +167,7 @@ async def add(context: OperationContext, actor: Actor, request: AddOperator) -> 
     )
 
     async def others(store: Store) -> list[Operator]:
-        """Return the operators whose name differs from the new name, ignoring letter case.
+        """Return all operators except those that already have the new name, ignoring letter case.
 
         The store itself refuses a name that differs from an existing name only in letter case.
         """

@@ -1,8 +1,8 @@
 """Resolve references of operators: find the row with the given id or name.
 
-The resolver finds only rows that the actor may look at, so that it does not reveal the existence of other
-rows. Rows that the actor may not see do not make a name ambiguous, because the ambiguity would reveal that
-these rows exist. If a visible row requires a higher role than the actor has, the result is Forbidden.
+The resolver finds only rows that the actor may look at, so that the existence of other rows stays secret.
+Rows that the actor may not see do not make a name ambiguous, because the ambiguity would reveal that these
+rows exist. If a visible row requires a higher role than the actor has, the result is Forbidden.
 
 For the operator log, the resolver notes the organisation of a row before the resolver checks the role. The
 operator log names the organisation even if the operation is refused.
@@ -75,7 +75,7 @@ class Resolver:
         return org
 
     async def org_id(self, actor: Actor, reference: str | None) -> str | None:
-        """Return the id of a visible organisation by its reference; None without a reference."""
+        """Return the id of the visible organisation that the reference names, or None without a reference."""
         return None if reference is None else (await self.org_of_events(actor, reference)).org_id
 
     async def org_of_events(self, actor: Actor, reference: str) -> Org:
@@ -127,7 +127,7 @@ class Resolver:
         return found | await self._deleted_names(actor, org_ids, found, "org")
 
     async def names(self, actor: Actor, ids: Collection[str]) -> dict[str, str]:
-        """Return the names of things by id, without things that the actor may not look at.
+        """Return the names of objects by id, without the objects that the actor may not look at.
 
         The ids can be of apps, rulesets, proxies and operators.
         """
@@ -192,8 +192,8 @@ class Resolver:
     async def proxy(self, actor: Actor, role: Role, reference: str) -> Proxy:
         """Return the proxy whose id or name is the reference.
 
-        A viewer in one organisation of the proxy may look at the proxy. Higher roles are required in all
-        organisations of the proxy.
+        A viewer in one organisation of the proxy may look at the proxy. A role above viewer is required in
+        all organisations of the proxy.
         """
         found = _visible_proxies(actor, await self._store.find_proxies(reference))
         if not found:
@@ -232,7 +232,8 @@ class Resolver:
     ) -> ListPage[Operator]:
         """Return a page of the operators that the actor may look at.
 
-        `org_id` limits the page to operators with a role in this organisation or in every organisation.
+        `org_id` limits the page to operators with a role in this organisation, or with a role in every
+        organisation.
         """
         if actor.may("admin", None):
             return await self._store.list_operators(query, None, org_id)
@@ -245,7 +246,7 @@ class Resolver:
     # Deleted things
 
     async def deleted(self, actor: Actor, kind: TombstoneKind, reference: str) -> list[Tombstone]:
-        """Return visible deleted things by id or name, with the latest deletion first."""
+        """Return visible deleted objects with the given id or name, latest deletion first."""
         found = [each for each in await self._store.tombstones((reference,)) if _may_see_deleted(actor, each)]
         found = found or await self.deleted_named(actor, reference)
         return [each for each in found if each.kind == kind]
@@ -271,21 +272,21 @@ class Resolver:
         return [each.as_app(names.get(each.ruleset_id or "", "")) for each in dead]
 
     async def deleted_named(self, actor: Actor, name: str) -> list[Tombstone]:
-        """Return visible deleted things that have exactly the given name or label."""
+        """Return the deleted objects that the actor may see and that have exactly the given name or label."""
         found = await self._store.tombstones_named(name)
         if (label := _LABEL.fullmatch(name)) is not None:
             found += [each for each in await self._store.tombstones_named(label[1]) if each.label == name]
         return [each for each in found if _may_see_deleted(actor, each)]
 
     async def all_deleted(self, actor: Actor, kinds: Collection[str]) -> list[Tombstone]:
-        """Return all visible deleted things of the given kinds."""
+        """Return all deleted objects of the given kinds that the actor may see."""
         found = [each for kind in _NOUNS if kind in kinds for each in await self._store.tombstones_of(kind)]
         return [each for each in found if _may_see_deleted(actor, each)]
 
     async def _deleted_names(
         self, actor: Actor, ids: Collection[str], known: Collection[str], *kinds: TombstoneKind
     ) -> dict[str, str]:
-        """Return the names of the deleted things among `ids`, by id."""
+        """Return the names of deleted objects by id, for the ids in `ids`."""
         dead = await self._store.tombstones([each for each in ids if each not in known])
         return {each.id: each.label for each in dead if each.kind in kinds and _may_see_deleted(actor, each)}
 
@@ -294,7 +295,7 @@ class Resolver:
     ) -> NotFound:
         """Return the NotFound error for a reference that matches no visible row.
 
-        If a deleted thing had the name, the error says so.
+        If a deleted object had the name, the error says so.
         """
         noun = _NOUNS[kind]
         for each in await self.deleted(actor, kind, reference):

@@ -13,11 +13,11 @@ _NONE: Final[frozenset[str]] = frozenset()
 class ResourceClass(NamedTuple):
     """A class of resources, such as mail, that an audit report counts.
 
-    A request belongs to the class if its path reaches schema elements of the class, or contains one of its
-    words.
+    A request belongs to a resource class if its path reaches schema elements of the class, or contains a word
+    of the class.
 
-    If `at_end` is True, only the end of the path counts, so `/users/{id}/messages` belongs to the class of
-    mail but not to the class of users.
+    If `at_end` is True, only the end of the path counts. So `/users/{id}/messages` belongs to the mail class,
+    not to the users class.
     """
 
     name: str

@@ -74,7 +74,7 @@ class RowKey(NamedTuple):
 
 @dataclass(slots=True)
 class Row:
-    """Requests of one application for one resource class, with one access, certainty and outcome."""
+    """One application's requests for one resource class, all with equal access, certainty and outcome."""
 
     count: int = 0
     first: datetime = _LATEST

@@ -17,7 +17,7 @@ Time = Annotated[datetime, Meta(tz=True)]
 
 
 class Event(Struct, rename="camel"):
-    """An audit event, in the form in which the store reads it.
+    """An audit event, with the members that the store reads.
 
     The stored event has all members that the proxy sent. The store itself uses only the event members that
     the class Event declares.
@@ -47,7 +47,7 @@ Number = Integer | float | None
 
 
 class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
-    """An audit event whose parser checks every byte and refuses unknown members."""
+    """An audit event for which the parser checks every byte and refuses unknown members."""
 
     proxy_id: Text = None
     app_id: Text = None

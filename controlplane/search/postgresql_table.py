@@ -174,7 +174,7 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
 def _words_within(pieces: Sequence[str]) -> Iterator[str]:
     """Yield a tsquery for each word that a text must contain to match all pattern pieces.
 
-    Each word of a piece begins a word of the text, unless a `%` stands directly before the word. The last
+    Each word of a pattern piece begins a word of the text, unless a `%` stands directly before it. The last
     word of a pattern piece may be only the beginning of a longer word in the text.
     """
     for number, piece in enumerate(pieces):

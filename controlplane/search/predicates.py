@@ -43,7 +43,7 @@ def all_hold(terms: Iterable[Term], document: Document) -> bool:
 def value_holds(term: FieldTerm | HasTerm, value: Value) -> bool:
     """Return whether the value, or at least one of several values, matches the term.
 
-    The caller negates the result if the term is negated.
+    If the term is negated, the caller negates the result of this function.
     """
     if value is None:
         return False
@@ -68,7 +68,7 @@ def accepts(match: Match, value: str | float) -> bool:
 def _is_like(pieces: tuple[str, ...], folded: str) -> bool:
     """Return whether a value matches a pattern with wildcards, in linear time.
 
-    Each piece of the pattern is matched at the first possible place in the value.
+    The function matches each piece of the pattern at the first possible position in the value.
     """
     first, *middle, last = (fold(piece) for piece in pieces)
     end = len(folded) - len(last)

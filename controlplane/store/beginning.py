@@ -1,9 +1,10 @@
-"""Checks before a new store is made: an earlier store must not have been lost.
+"""Checks before a new store is made, so that a lost earlier store is not replaced.
 
 A first start makes the store with its tables before all other files. The control plane makes the files of the
 master key, the reserve and the search index after the store's tables. So if one of these later files exists
 but the store has no tables, an earlier store was lost. If the first start of a control plane was killed while
-it made the store, only the store's file exists. The next start continues to make the store.
+it made the store, only the store's file exists. The next start of the control plane continues to make this
+store.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class StoreLost(StoreError):
 
 
 def require_store_or_first_start(store: Path, master_key: Path | None) -> None:
-    """Raise StoreLost if an earlier store was lost, so that no new store takes its place.
+    """Raise StoreLost if an earlier store was lost, so that no new store replaces the lost store.
 
     `master_key` is the file of the master key, or None if the settings hold the key itself. Raise StoreError
     if the process can't enter a directory, because the content of the directory is then unknown.
@@ -55,7 +56,7 @@ def require_store(store: Path, master_key: Path | None) -> None:
 
 
 def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
-    """Return the existing files beside the store's main file that exist only after a store was used."""
+    """Return the files of a used store that exist beside the store's main file."""
     beside = [store.with_name(store.name + suffix) for suffix in _BESIDE]
     if not store.exists() or not store.stat().st_size:
         beside.append(store.with_name(store.name + _LOG))

@@ -55,7 +55,7 @@ def _kept(body: bytes) -> list[_Kept | None]:
 def add_blocks(
     connection: Connection, batch: NewBatch, digest: bytes, chain: Chain, head: Head
 ) -> tuple[int, int]:
-    """Store those events of the batch whose ids are new.
+    """Store the events of the batch whose ids the store does not have yet.
 
     Return the number of the stored events, and the position of the first of them.
     """
@@ -111,7 +111,7 @@ def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[in
 
 
 def events_after(connection: Connection, position: int, limit: int, settled: int) -> list[StoredEvent]:
-    """Return events in the order of positions, up to the position `settled`.
+    """Return stored events in the order of their positions, up to the position `settled`.
 
     The result has at most MAX_READ_BYTES, plus the bytes of one event, which may have 5 MB. Each event of a
     damaged block is returned as UNREADABLE, so that a reader continues after the block.
@@ -169,7 +169,7 @@ def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEven
 
 
 def holds_all(connection: Connection, batch: NewBatch) -> bool:
-    """Return True if each event of the batch is stored with the same content, in any spelling of its JSON."""
+    """Return True if the store has every event of the batch, with equal JSON values."""
     try:
         return _holds_all(connection, batch)
     except (RecursionError, ValueError):  # nested too deep for a comparison, or in a damaged block
@@ -177,7 +177,7 @@ def holds_all(connection: Connection, batch: NewBatch) -> bool:
 
 
 def _as_it_came(event: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the event without the members that the control plane adds at the receipt."""
+    """Return the event without the members that the control plane added when it received the event."""
     return {name: value for name, value in event.items() if name not in ("implausibleTime", "receivedAt")}
 
 
@@ -204,8 +204,8 @@ def hidden_event(
     """Return the index and id of the block's first event that searches can't find.
 
     Searches can't find an event if its id is not in the table of ids, or if its time lies outside the block's
-    time span. After purges, the time span of a block may be wider than its events. `body` is the body of the
-    block as stored.
+    time span. After purges, the time span of a block may be wider than its events. `body` is the block's body
+    in its stored form.
     """
     events = [(at, event) for at, event in enumerate(_kept(body)) if event is not None]
     dialect = connection.dialect
@@ -224,7 +224,7 @@ def hidden_event(
 def blocks_between(
     connection: Connection, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
 ) -> BlockSlice:
-    """Return whole blocks of events that may have events in the time range, latest beginning first.
+    """Return whole blocks that may have events in the time range, the block with the latest beginning first.
 
     A returned block may also have events outside the time range. Damaged blocks are omitted and logged.
     """
@@ -266,8 +266,8 @@ def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int)
 def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int, chain: Chain) -> int:
     """Delete up to `limit` events that were received before `before_ms` and happened before that time.
 
-    Return their number. For an event with a time in the future, only the time of its receipt counts. All
-    events of a damaged block are deleted together, when the last of these events may be deleted.
+    Return the number of deleted events. If an event's own time is in the future, only the time of its receipt
+    counts. All events of a damaged block are deleted together, when the last of these events may be deleted.
     """
     purged, reached = 0, (_LEAST_MS, 0)
     while purged < limit:
@@ -297,8 +297,8 @@ def _latest_that_stays(
 ) -> int | None:
     """Return the latest plausible time of an event in the block, in ms.
 
-    Return None if no event of the block may be deleted yet. The audit chain proves the time of receipt, so an
-    edited receipt time deletes nothing.
+    Return None if retention may not delete any event of the block yet. The audit chain proves the time of
+    receipt, so an edited receipt time deletes nothing.
     """
     row = connection.row(
         "SELECT kind, chained_ms FROM chain WHERE org_id = ? AND position = ? AND kind <> 'purge'",
@@ -349,10 +349,10 @@ def _purge_damaged(
     connection: Connection, org_id: str, position: int, span: Sequence[int], ends: tuple[int, int],
     chain: Chain,
 ) -> int:  # fmt: skip
-    """Delete a damaged block, unless retention may still require its latest event.
+    """Delete a damaged block, unless retention may still require the block's latest event.
 
-    The ids of the deleted events remain in the table of ids. To find the ids of the deleted events without
-    the events, the store would have to read all ids of the organisation.
+    The ids of the events in the deleted block remain in the table of ids. To find the ids of a damaged
+    block's events, the store would have to read all ids of the organisation.
     """
     (count, most_ms), (before_ms, latest_ms) = span, ends
     if before_ms <= most_ms <= latest_ms:
@@ -395,7 +395,9 @@ def received_at(connection: Connection, position: int) -> int | None:
 
 
 def correct_receipts(connection: Connection, org_id: str, now_ms: int) -> int:
-    """Set receipt times that lie in the future to the current time. Return the number of changed blocks.
+    """Change receipt times that lie in the future to the current time.
+
+    Return the number of blocks whose receipt times were changed.
 
     These receipt times are in the future, because the control plane's clock was ahead when the blocks
     arrived.

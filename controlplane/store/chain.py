@@ -1,4 +1,4 @@
-"""The hash chain of an organisation's audit events: the content of a link, and what it proves.
+"""The hash chain of an organisation's audit events: the content of a link, and the facts that it proves.
 
 The code of this module does no I/O itself.
 
@@ -52,7 +52,7 @@ class Link:
 
 
 class Purged(msgspec.Struct, omit_defaults=True):
-    """Events that a purge deleted from a block, given as their indexes in the block."""
+    """Indexes, in a block, of the events that a purge deleted."""
 
     gone: list[int]
     unfit: list[int] = []  # places of those events that did not match their stored digests
@@ -77,7 +77,7 @@ def digests_of(events: Iterable[bytes]) -> list[bytes]:
 def content_of(digests: bytes) -> bytes:
     """Return the content of the chain record for a block.
 
-    `digests` are the digests of the block's events, one after the other.
+    `digests` has the digest of each event in the block, one after the other.
     """
     return sha256(digests).digest()
 

@@ -1,4 +1,4 @@
-"""Tables of enrolment tokens, of the proxies that use them to enrol, and of the retirement of proxies."""
+"""Tables of enrolment tokens, of the proxies that enrolled with them, and of retired proxies."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def _log_enrolment(
 
 
 def _refusal_of_renewal(connection: Connection, renewal: Renewal) -> RenewalRefusal | TooSoon | None:
-    """Return the reason why the keys that signed the request can't be renewed, or None if they can."""
+    """Return the reason why the keys that signed a request can't be renewed, or None if they can."""
     pairs = key_pairs(connection, renewal.proxy_id)
     if pairs is None:
         return "replaced"  # the proxy was disabled or deleted after the signature was verified
@@ -293,7 +293,8 @@ def _add(
 def _free_name(connection: Connection, enrolment: Enrolment) -> str:
     """Return the name for a proxy: the requested name, unless that name is taken.
 
-    If the requested name looks like another name, it is extended by enough of the enrolment id to differ.
+    If the requested proxy name looks like an existing name, the control plane appends enough of the enrolment
+    id to distinguish the two names.
     """
     # Only letters of other alphabets look like the letters that an enrolment may use in a name.
     octets = connection.dialect.octets.format("name")
@@ -307,7 +308,7 @@ def _free_name(connection: Connection, enrolment: Enrolment) -> str:
 
 
 def _orgs(connection: Connection, token_id: str) -> list[Org]:
-    """Return the organisations of the enrolment token that still exist."""
+    """Return those organisations of the enrolment token that still exist."""
     chosen = "org_id IN (SELECT org_id FROM enrolment_token_orgs WHERE token_id = ?)"
     rows = connection.rows(f"{ORG} WHERE {chosen} ORDER BY org_id", (token_id,))
     return [Org(*row) for row in rows]
@@ -326,7 +327,7 @@ def _enrolled(connection: Connection, proxy_id: str) -> Enrolled:
 def _tokens(rows: Iterable[Row]) -> list[EnrolmentToken]:
     """Build the enrolment tokens from database rows.
 
-    Each row has one organisation of a token, and the tokens keep the order of the rows.
+    Each database row has one organisation of a token. The tokens keep the order of the rows.
     """
     org_ids: dict[Row, list[str]] = {}
     for *token, org_id in rows:

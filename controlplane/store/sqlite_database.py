@@ -1,16 +1,16 @@
 """The store's SQLite file.
 
-One connection writes groups of jobs, and two connections read, each in its own thread.
+One connection writes groups of jobs, and two connections read. Each connection has its own thread.
 
 A look-up of a row by its key takes some microseconds. A change to another thread and back takes ten times as
 long as a look-up by a key. So the event loop has its own database connection for look-ups by keys. A single
 statement that is not a look-up by a key reads through the library aiosqlite. A job is a function that runs in
-one thread, so all its SQL statements can read one state of the database. So the statements of a job need few
-changes of threads, and no other job runs between them.
+one thread, so all its SQL statements can read one state of the database. So a job changes threads only a few
+times, and no other job runs between its statements.
 
-Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time commit
-together, because a commit costs one fsync and one change of threads. If a job of the group fails, only the
-changes of this job are rolled back.
+Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time share one
+commit, because each commit costs an fsync and a change of threads. If a job of the group fails, the store
+rolls back only the changes of this job.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class SqliteDatabase:
     async def close(self) -> None:
         """Wait for the queued jobs, then close all connections to the file.
 
-        If the caller is cancelled during the wait, close the connections anyway.
+        Close the connections even if the caller is cancelled during the wait.
         """
         try:
             await self._queue.join()
@@ -196,7 +196,7 @@ class SqliteDatabase:
     def _commit(self, group: Sequence[_Waiting]) -> list[Any]:
         """Commit a group of jobs together, and return the result of each job.
 
-        On a full disk, jobs that must succeed are tried again without the other jobs.
+        If the disk is full, the store tries the jobs that must succeed again, without the other jobs.
         """
         results = _commit(self._writer, [waiting.job for waiting in group])
         if not any(map(_is_full, results)):
@@ -233,8 +233,8 @@ def _read(connection: SqliteConnection, job: Job[T]) -> T:
 def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]:
     """Return the outcome of each job: the job's result, or the exception that rolled the job back.
 
-    In the first attempt, the jobs run without a savepoint for each job, which saves a tenth of the time. Few
-    jobs fail. If a job of the group fails, all jobs run again, each with its own savepoint.
+    The first attempt uses no savepoint for each job, which saves a tenth of the time, because few jobs fail.
+    If a job of the group fails, the store runs all jobs of the group again, each job with its own savepoint.
     """
     results = _attempt(connection, jobs, _run_bare)
     if len(jobs) > 1 and isinstance(results, Exception):
@@ -285,9 +285,9 @@ def _is_full(result: object) -> bool:
 def _make_private(path: Path) -> None:
     """Set a private mode on the SQLite file; SQLite gives the same mode to its -wal and -shm files.
 
-    The mode is set before SQLite makes its -wal and -shm files. This function does not open a SQLite file
-    that exists already. Closing the SQLite file would release this process's POSIX locks on the file. Without
-    the locks, another process could delete the SQLite log that the connections write.
+    The mode is set before SQLite makes its -wal and -shm files. If the SQLite file exists, this function does
+    not open the file. To close the SQLite file would release all POSIX locks that this process has on the
+    file. Without the locks, another process could delete the SQLite log that the connections write.
     """
     try:
         make_directory(path.parent)

@@ -1,4 +1,4 @@
-"""Name the closed policy gap that an allowed request used, and a rule that allows the request."""
+"""Name the closed policy gap that let a request through, and a rule that would allow the request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANY: Final = ("{any}", "*")  # stand for any key and any relation in the label 
 
 @dataclass(frozen=True, slots=True)
 class ClosedGap:
-    """A gap in the rules' evaluation that a recorded request used, and that this release has closed.
+    """A policy gap, closed in this release, that a recorded request used.
 
     `cause` describes how the current release evaluates the recorded request. `method` and `path` describe an
     allow rule that would match the recorded request. `method` and `path` are empty if a rule refuses the
@@ -36,7 +36,7 @@ class ClosedGap:
 
 
 def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
-    """Return the closed gap if a further request, implied by `asked`, made the verdict stricter."""
+    """Return the closed gap if a further request that `asked` implies made the verdict stricter."""
     cause, _, request = decision.implied.partition(": ")
     method, _, target = request.partition(" ")
     if not target:

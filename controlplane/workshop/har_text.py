@@ -1,4 +1,7 @@
-"""Read the entries of a HAR file, as different programs write them, up to the first damaged part."""
+"""Read the entries of a HAR file up to the first damaged entry.
+
+The functions accept the forms of HAR files that different programs write.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _WHOLE_NUMBER_DIGITS: Final = 19  # a longer number becomes a float, because its
 
 
 class InvalidHar(ValueError):
-    """The file is not a HAR, or has no usable request.
+    """Error because a file is not a HAR file, or has no usable request.
 
     The message gives the place and reason of the fault, and quotes no content of the file.
     """
@@ -163,7 +166,7 @@ def _is_har(value: object) -> bool:
 
 
 def _entries_of(value: object) -> Iterator[object]:
-    """Yield the entries of a HAR object, of its `log`, of a single entry, or of a list of these."""
+    """Yield the entries of a HAR object: from the object itself, its `log`, a single entry or a list."""
     if isinstance(value, list):
         for each in value:
             yield from _entries_of(each)

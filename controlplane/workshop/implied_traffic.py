@@ -1,4 +1,4 @@
-"""Find the further requests that recorded traffic implies, each with its most likely address."""
+"""Find the further requests that recorded requests imply, each with its most likely address."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _implied(method: str, target: Target, body: bytes | None) -> list[Implied]:
 def _likely(implied: Implied) -> list[Way]:
     """Return the most likely way to send an implied request, with its first method.
 
-    The path gets an object id after a base path that ends with a collection.
+    If the base path ends with a collection, the path gets an object id after the base path.
     """
     first = implied.ways[0]
     if first.base is None:

@@ -20,7 +20,7 @@ _MOST: Final = 1_000  # requests to evaluate
 
 
 def refused_expansions(ruleset: Ruleset) -> Iterator[tuple[int, str]]:
-    """Yield the index of each rule that allows a refused `$expand`, with a message.
+    """Yield each rule that allows a `$expand` which the ruleset then refuses: its index and a message.
 
     For this check, conditions on the client address and on the time always count as matched.
     """

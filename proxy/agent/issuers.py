@@ -1,4 +1,4 @@
-"""Keys of the issuers in federated credentials: discovered, refreshed ahead of time, and stored on disk."""
+"""Issuers' public keys for federated credentials: discovered, refreshed ahead of time, stored on disk."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ class _Jwks(msgspec.Struct):
 
 
 class _Read(msgspec.Struct, frozen=True):
-    """Keys of one issuer, as stored on disk."""
+    """Keys of one issuer, in the form in which they are stored on disk."""
 
     keys: str  # JSON text of a JWKS
     read_at: float  # Unix seconds
@@ -61,7 +61,7 @@ class KeysNotRead(Exception):
 
 
 class OtherIssuer(KeysNotRead):
-    """The address of the issuer responds, but its document names another issuer."""
+    """Error because the document at an issuer's address names a different issuer."""
 
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -70,7 +70,7 @@ _file_decoder = msgspec.json.Decoder(dict[str, _Read])
 
 
 async def read_keys(session: aiohttp.ClientSession, issuer: str) -> str:
-    """Return the JWKS that an issuer publishes. Raise KeysNotRead."""
+    """Return the JWKS that an issuer publishes. Raise KeysNotRead if the JWKS can't be read."""
     place = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
     document = await _document(session, place, _Discovery)
     if document.issuer != issuer:
@@ -103,7 +103,7 @@ async def _document(session: aiohttp.ClientSession, url: str, kind: type[T]) -> 
 def _is_protected(url: str, issuer: str) -> bool:
     """Return True if the URL has the scheme https.
 
-    An issuer on this host may publish its keys on this host without TLS.
+    An issuer on the proxy's own host may publish its keys there without TLS.
     """
     try:
         return urlsplit(url).scheme == "https" or (_is_local(url) and _is_local(issuer))
@@ -118,7 +118,7 @@ def _is_local(url: str) -> bool:
 
 @dataclass(slots=True)
 class _Issuer:
-    """One issuer whose keys are read from time to time."""
+    """One issuer, whose keys the agent fetches again at intervals."""
 
     pinned: Pinned
     payer: str  # the organisation whose limit the issuer counts towards
@@ -130,7 +130,10 @@ class _Issuer:
 
 
 class Issuers:
-    """Reader of the public keys of issuers. `announce` receives the keys of one issuer, for every worker."""
+    """Reader of the public keys of issuers.
+
+    The reader calls `announce` with the keys of one issuer, for every worker.
+    """
 
     def __init__(
         self,

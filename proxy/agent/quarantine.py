@@ -1,4 +1,4 @@
-"""File of a batch that the control plane refused for good: its bytes and the response, for an operator."""
+"""File of a batch that the control plane refused permanently: the batch's bytes, and the response."""
 
 from typing import Final
 

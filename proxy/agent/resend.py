@@ -1,7 +1,7 @@
 """Resender of quarantined batches whose files an operator has moved to `resend/`.
 
-The place of a batch's file shows the result of sending the batch again. The file of a batch is deleted once
-the control plane has the batch. If the control plane refused the batch again, the file is back in
+The directory of a batch's file shows the result of sending the batch again. The file of a batch is deleted
+once the control plane has the batch. If the control plane refused the batch again, the file is back in
 `rejected/`, with the new response. The file of a batch stays in `resend/` until the agent has the result of
 sending the batch.
 """
@@ -53,7 +53,7 @@ class Resender:
 
         Raise OSError if the directory cannot be created.
 
-        `all_taken` is called when no batch is quarantined any more. `interval` is the number of seconds
+        The resender calls `all_taken` when no quarantined batch is left. `interval` is the number of seconds
         between two reads of the directory.
         """
         self._directory = retention / "resend"
@@ -97,7 +97,7 @@ class Resender:
         return self._interval
 
     async def _after(self, path: Path, held: QuarantinedBatch, response: Response) -> float:
-        """Apply the control plane's response to the file of a batch.
+        """Process the control plane's response to a quarantined batch, and update or delete its file.
 
         Return the seconds to wait before the next batch; 0 for no wait.
         """

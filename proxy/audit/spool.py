@@ -1,12 +1,12 @@
 """Spool writer of a worker: append audit records to mapped files, rotate segments, survive a full disk.
 
-`append` runs on the worker's event loop for every request and makes no system call. Everything that may wait
-for the disk is in `maintain`, which the worker calls outside its event loop.
+`append` runs on the worker's event loop for every request and makes no system call. The function `maintain`
+does all work that may wait for the disk. The worker calls `maintain` outside its event loop.
 
-`append` and `maintain` may run at the same time. So `append` and `maintain` never assign the same variable,
-and never use the same end of a shared queue. If requests that end at the same time need more segments than
-are prepared, `append` prepares a segment itself. A short wait for the disk is better than a request without
-an audit event.
+`append` and `maintain` may run at the same time. So `append` and `maintain` never assign the same variable.
+On a queue that `append` and `maintain` share, they use different ends. If requests that end at the same time
+need more segments than are prepared, `append` prepares a segment itself. A short wait for the disk is better
+than a request without an audit event.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ _crc32: Final = zlib.crc32
 
 
 class SpoolFull(Exception):
-    """The spool has no room for the audit record, because the caller ignored `ready`."""
+    """Error because the spool has no room for the audit record: the caller ignored `ready`."""
 
 
 def spool_directory(retention: Path) -> Path:
@@ -84,7 +84,7 @@ def kept_free(disk: os.statvfs_result) -> int:
 
 
 def used_bytes(directory: Path, but: tuple[str, ...] = ()) -> int:
-    """Return the size of all files in a directory, without the folders named in `but`.
+    """Return the size of all files in a directory, except the files in the subdirectories named in `but`.
 
     A file that vanishes during the count counts as 0 bytes.
     """
@@ -98,7 +98,7 @@ def used_bytes(directory: Path, but: tuple[str, ...] = ()) -> int:
 
 
 class DiskUse:
-    """Disk space that all audit files take, in a form for repeated queries.
+    """Disk space that all audit files take, for callers that measure the space repeatedly.
 
     Quarantined batches can be many, and remain until an operator removes them. A process spends at most 1 %
     of its time on counting the quarantined batches.
@@ -125,7 +125,7 @@ class DiskUse:
 def budget_lock(retention: Path) -> Iterator[None]:
     """Lock the disk budget while a process measures the disk use and allocates disk space.
 
-    The lock prevents two processes from allocating the same disk space.
+    So two processes never allocate the same disk space, because of the lock.
     """
     fd = os.open(retention / "budget.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -139,7 +139,8 @@ def budget_lock(retention: Path) -> Iterator[None]:
 class _Segment:
     """A spool segment file that is mapped into memory.
 
-    The lock on the segment's file descriptor proves to the agent that the writer is alive.
+    While the segment's writer runs, the writer holds a lock on the file descriptor. The agent checks this
+    lock to find out if the writer runs.
     """
 
     __slots__ = ("fd", "mapped", "number", "path", "words")
@@ -214,7 +215,7 @@ class SpoolWriter:
 
     @property
     def ready(self) -> bool:
-        """True if the spool has room for one more request's audit record, beyond all reserved records."""
+        """True if the spool has room for one more audit record, in addition to all reserved bytes."""
         return self._room >= self._reserved + MAX_FRAME
 
     @property
@@ -222,10 +223,9 @@ class SpoolWriter:
         return self._end - self._offset + len(self._prepared) * self._usable + self._spare
 
     def promise(self, size: int) -> bool:
-        """Return True, and reserve `size` bytes for a request's audit records, if the spool has this room.
+        """Reserve `size` bytes for a request's audit records, and return True, if the spool has the room.
 
-        If the result is True, the bytes stay reserved until the next call of `reserve` sets the reserved
-        bytes.
+        If the result is True, the bytes stay reserved until the next call of `reserve`.
         """
         reserved = self._reserved
         if self._room < reserved + max(size, MAX_FRAME):
@@ -235,7 +235,7 @@ class SpoolWriter:
 
     @property
     def has_promised(self) -> bool:
-        """True if `promise` has reserved bytes since `reserve` last counted."""
+        """True if `promise` has reserved more bytes since the last call of `reserve`."""
         return self._reserved + MAX_FRAME > self._wanted
 
     def reserve(self, size: int) -> None:
@@ -311,7 +311,7 @@ class SpoolWriter:
     def close(self) -> None:
         """Write the end mark of the record stream and release its segments.
 
-        Prepared segments that were not used are removed from the disk.
+        The worker removes prepared segments that were not used from the disk.
         """
         with self._maintaining:
             if self._active is not None:
@@ -335,7 +335,7 @@ class SpoolWriter:
         return min(self._wanted, _MOST_PREPARED)
 
     def _usable_bytes(self) -> int:
-        """Return the bytes of audit records that fit into every spool segment.
+        """Return the number of audit record bytes that fit into any one spool segment.
 
         The last record of a segment may leave almost MAX_FRAME bytes unused.
         """
@@ -366,7 +366,9 @@ class SpoolWriter:
         return offset
 
     def _prepare_now(self) -> None:
-        """Prepare a spool segment now. Raise SpoolFull if no segment can be prepared.
+        """Prepare a spool segment now, because an audit record needs one.
+
+        Raise SpoolFull if no segment can be prepared.
 
         If the disk does not respond, only the first audit record waits for the disk.
         """
@@ -456,7 +458,7 @@ class SpoolWriter:
                 raise OSError(problem)
 
     def _want_of_room(self, dropped: int = 0) -> str | None:
-        """Return why no further segment fits after `dropped` bytes are deleted, or None if one fits."""
+        """Return why no further segment fits after `dropped` bytes are deleted, or None if a segment fits."""
         limit = worker_budget(self._max_bytes)
         used = self._use.total() - dropped
         if used + self._segment_bytes > limit:

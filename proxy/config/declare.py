@@ -57,7 +57,7 @@ class Tables:
 
     @property
     def top(self) -> str:
-        """First name in the key paths of the array of tables."""
+        """The name with which the path of each key in the array of tables begins."""
         return self.section or self.name
 
     @property
@@ -144,7 +144,10 @@ def setting(
 
 
 def tables() -> Any:
-    """Declare an array of settings tables. The class in the field's type declares the keys of each table."""
+    """Declare an array of settings tables.
+
+    The dataclass in the field's type declares the keys of each table in the array.
+    """
     return field(default=(), metadata={"tables": True})
 
 
@@ -225,7 +228,7 @@ def _keys(section: str, cls: type, hints: dict[str, Any], attributes: set[str]) 
 
 
 def _shape(hint: Any) -> tuple[type, bool, tuple[str, ...]]:
-    """Return the scalar type of a type hint, True if the hint is a list, and the choices of a Literal."""
+    """Return the scalar type of a type hint, True if the hint is a list type, and a Literal's choices."""
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (part for part in get_args(hint) if part is not NoneType)
     many = get_origin(hint) is tuple

@@ -13,9 +13,9 @@ _NO_FAMILY: Final = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 
 
 def not_listening(setting: str, address: Address, error: OSError, proc: Path) -> str:
-    """Describe in one line why the proxy cannot listen on the address of a setting.
+    """Describe in one line why the proxy cannot listen on the address in a setting.
 
-    `proc` is the directory of the kernel's tables (`/proc`).
+    `proc` is the directory in which the kernel shows its tables (`/proc`).
     """
     return f"{setting}: {address}{_why(setting, address, error, proc)}"
 

@@ -35,7 +35,8 @@ def open_session(
 ) -> aiohttp.ClientSession:
     """Open an HTTP session without cookies that uses only the proxy and passwords in the settings.
 
-    `connections` limits the open connections of the session; it is 0 if the caller limits them itself.
+    `connections` limits the open connections of the session; it is 0 if the caller itself limits the
+    connections.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=tls, limit=connections),
@@ -48,7 +49,7 @@ def open_session(
 
 
 def _through(egress: Egress) -> aiohttp.ClientMiddlewareType:
-    """Return the session's middleware that chooses the route of each request; https uses `CONNECT`."""
+    """Return the session's middleware that chooses each request's route: `CONNECT` for https."""
 
     async def choose_way(
         request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType

@@ -57,7 +57,7 @@ def remedy(problem: EgressProblem, proxy: EgressProxy, host: str, port: int) -> 
 
 
 class EgressFailed(Exception):
-    """The egress proxy opened no tunnel to the host.
+    """Error because the egress proxy opened no tunnel to the target host.
 
     The error's text names the egress proxy, the host and the proxy's response, for operators.
     """
@@ -92,7 +92,10 @@ async def dial(host: str, port: int, proxy: EgressProxy | None) -> socket.socket
 
 
 async def open_tunnel(connected: socket.socket, host: str, port: int, proxy: EgressProxy) -> None:
-    """Request a tunnel to a host on an open connection to the egress proxy. Raise EgressFailed."""
+    """Request a tunnel to a host on an open connection to the egress proxy.
+
+    Raise EgressFailed if the egress proxy opens no tunnel.
+    """
     loop = asyncio.get_running_loop()
     target = f"{bracketed(host)}:{port}"
     try:
@@ -110,9 +113,9 @@ async def open_tunnel(connected: socket.socket, host: str, port: int, proxy: Egr
 
 
 def request_of(target: str, proxy: EgressProxy) -> bytes:
-    """Return the CONNECT request for a tunnel through the egress proxy.
+    """Return the CONNECT request that opens a tunnel through the egress proxy.
 
-    Only the egress proxy reads the CONNECT request, not the host.
+    The CONNECT request reaches only the egress proxy, not the target host.
     """
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if proxy.authorization:
@@ -140,7 +143,7 @@ def unreachable(proxy: EgressProxy, error: OSError) -> EgressFailed:
 
 
 class _NoResponse(Exception):
-    """The egress proxy sent no HTTP response, or only a part of one."""
+    """Error because the egress proxy sent no complete HTTP response to CONNECT."""
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:

@@ -3,12 +3,12 @@
 An *interpretation* is one way in which a server may read a target. For example, a server may decode before it
 splits, or treat a backslash as a slash. A verdict must hold for every interpretation of the target that the
 upstream may use (`Interpretations`). An interpretation that the upstream never uses is not by itself a reason
-to refuse a request. An interpretation that the upstream never uses counts only for a rule that spells out the
-segments to which it leads.
+to refuse a request. An interpretation that the upstream never uses affects only rules that spell out its path
+segments.
 
-In this module, a `Reading` holds one interpretation of a target. In one interpretation, a resource may have
-several *names*: a file has a name by its path and a name as an item. A rule that matches any of a resource's
-names applies.
+In the module `canonical`, a `Reading` object holds one interpretation of a request target. In one
+interpretation, a resource may have several *names*: a file has a name by its path and a name as an item. A
+rule applies to a resource if the rule matches any of the resource's names.
 """
 
 from __future__ import annotations
@@ -112,16 +112,16 @@ _PARAMETER_ALIAS: Final = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
 
 
 class MalformedTarget(ValueError):
-    """The request target has no interpretation that could be evaluated; the response is 400 badRequest."""
+    """Error because a request target has no usable interpretation; the proxy responds 400 badRequest."""
 
 
 class Name(NamedTuple):
-    """A name of a resource in one interpretation of the request target.
+    """One name of a resource, in one interpretation of the request target.
 
     In `exact`, None marks a path segment that only a literal segment of a rule can match, never a wildcard
-    for an id. `keys` has the positions of segments that are object ids whatever their text: ids in
-    parentheses, and files addressed by path. `relations` has the positions of segments that are certainly
-    names of relations, not object ids.
+    for an id. `keys` has the positions of path segments that are certainly object ids: ids in parentheses,
+    and files addressed by path. `relations` has the positions of path segments that are certainly relation
+    names, not object ids.
     """
 
     folded: tuple[str, ...]
@@ -145,8 +145,8 @@ class Reading(NamedTuple):
 class Target:
     """A request target in origin-form (RFC 9112 §3.2.1): its bytes and its interpretations.
 
-    Almost every target is plain: no two servers interpret it differently. For a plain target, `plain` has the
-    folded path segments, and `readings` are made only on demand.
+    Almost every target is plain: all servers interpret a plain target in the same way. For a plain target,
+    `plain` has the folded path segments, and `readings` are made only on demand.
     """
 
     __slots__ = (
@@ -251,7 +251,7 @@ _NOT_PRINTABLE: Final = "the target is not printable ASCII; encode any other cha
 
 
 def canonicalise(target: str, taken: int = GRAPH) -> Target:
-    """Return the target for an upstream that uses only the interpretations `taken`, with all interpretations.
+    """Return the target with all its interpretations. The upstream uses only the interpretations `taken`.
 
     Raise MalformedTarget if the target has no interpretation.
     """
@@ -346,7 +346,7 @@ def _may_be_odd(lowered: str) -> bool:
 
 
 def option_name(name: str) -> str:
-    """Return the normal form of a query option's name.
+    """Return the normal form of a query option's name: `$top` and `TOP` give the same text.
 
     OData 4.01 accepts `$top`, `top` and `$TOP` as the same option.
     """
@@ -552,7 +552,7 @@ def _kind(taken: int, interpretation: int) -> int:
 
 
 def _decodings(path: str, taken: int) -> Iterator[_Segments]:
-    """Yield the path decoded `total` times, of which `before` times precede the split at slashes."""
+    """Yield the path decoded `total` times, of which `before` times happen before the split at slashes."""
     if _BAD_ESCAPE.search(path):
         raise MalformedTarget(
             "a percent sign in the request target is not followed by two hexadecimal digits"
@@ -608,7 +608,10 @@ def _decoded_again(text: str) -> str:
 def _each(
     variants: list[_Segments], change: Callable[[_Segments], _Segments], room: _Room, kind: int = 0
 ) -> list[_Segments]:
-    """Return the changed variants of a path that differ from the original variants, with `kind` added."""
+    """Apply the function `change` to each variant of a path.
+
+    Return the changed variants, with `kind` added to each.
+    """
     changed: list[_Segments] = []
     for before in variants:
         after = change(before)
@@ -654,7 +657,7 @@ def _at_semicolons(variant: _Segments) -> _Segments:
 def _at_end_of_path(variant: _Segments) -> _Segments:
     """Interpret an encoded question mark or number sign as the end of the path.
 
-    In the user principal name of a guest account, `#EXT#` is part of the name.
+    The text `#EXT#` in the user principal name of a guest account is a part of the name.
     """
     for at, text in enumerate(variant.texts):
         if ("?" in text or "#" in text) and _GUEST.fullmatch(text) is None:
@@ -688,10 +691,10 @@ def _with_whole_parentheses(variant: _Segments) -> _Segments:
 def _without_dots(variant: _Segments) -> list[_Segments]:
     """Remove dot segments (RFC 3986 §5.2.4) and empty segments of a path.
 
-    If the order matters, the function removes dot segments and empty segments in both orders.
+    The function removes dot segments and empty segments in both orders if the order changes the result.
 
-    No id contains a dot segment. So a rule that blocks or filters applies to a path interpretation with a dot
-    segment, even if the upstream never uses that interpretation.
+    No object id contains a dot segment. So a rule that blocks or filters applies to a path interpretation
+    with a dot segment, even if the upstream never uses that interpretation.
     """
     merged = _resolved([text for text in variant.texts if text])
     kind = variant.kind
@@ -718,7 +721,9 @@ def _resolved(texts: Iterable[str]) -> list[str]:
 
 
 def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
-    """Return every combination of the segments' interpretations. Each combination has all its resource names.
+    """Return every combination of the segments' interpretations.
+
+    Each combination has all names of the resource in these interpretations.
 
     The path `items/x:/permissions/a.txt` names the file `a.txt`, so no rule for permissions may allow it. No
     wildcard for an id matches the segments `x:` or `root:`. A rule for permissions may block the path
@@ -791,7 +796,9 @@ def _query_decoded(query: str) -> str:
 
 
 def _parameter_aliases(query: str) -> dict[str, str]:
-    """Return the values of the query's parameter aliases (`@name=…`). An alias may stand for an object id.
+    """Return the values of the query's parameter aliases (`@name=…`).
+
+    A parameter alias may stand for an object id.
 
     The proxy refuses a parameter alias that occurs twice, because its value is ambiguous.
     """
@@ -826,7 +833,7 @@ def _query_within(path: str) -> str:
 def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str, ...]]:
     """Parse a query string into its options.
 
-    With `as_taken`, leave out option names and values that only a further decoding produces.
+    With `as_taken`, leave out the option names and values that only a second decoding produces.
     """
     options: dict[str, tuple[str, ...]] = {}
     repeated: dict[str, list[str]] = {}
@@ -863,7 +870,7 @@ def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str
 def _written_out(
     values: Sequence[str], aliases: Mapping[str, tuple[str, ...]], readings: int, room: int
 ) -> list[str]:
-    """Replace the parameter aliases in the values (OData 4.01 part 2 §5.3).
+    """Replace the parameter aliases in the values of query options (OData 4.01 part 2 §5.3).
 
     Repeat the replacement for each interpretation of a parameter alias.
 
@@ -890,14 +897,14 @@ def _written_out(
 def _name_taken(name: str) -> str:
     """Return the name of a query option, decoded once.
 
-    To the upstream, a name that only looks like `$top` is the name of another option.
+    The upstream takes a name that only looks like `$top` for another option.
     """
     name = _name_decoded(name)
     return (name if name.isascii() else unicodedata.normalize("NFC", name)).casefold().removeprefix("$")
 
 
 def _doubtful_names(query: str) -> frozenset[str]:
-    """Return option names that arise only if blanks, invisible characters and the like are removed."""
+    """Return option names that the query has only after blanks and invisible characters are removed."""
     found: set[str] = set()
     for piece in query.split("&"):
         name = piece.partition("=")[0]
@@ -914,8 +921,8 @@ def _name_decoded(name: str) -> str:
 def _value_readings(value: str, *, as_taken: bool = False) -> tuple[str, ...]:
     """Return the interpretations of a query option's value.
 
-    The function reads the value as OData and as an HTML form (`+` is a space). Both readings are decoded once
-    and as often as possible.
+    The function interprets the value as OData and as an HTML form (`+` is a space). The function decodes the
+    OData value and the form value once, and also as often as possible.
     """
     once = _leniently_decoded(value)
     if as_taken:
@@ -940,7 +947,7 @@ def _leniently_decoded(text: str) -> str:
 
 
 def _unescaped(text: str) -> bytes:
-    """Decode percent escapes like `unquote_to_bytes`, which takes a step for each escape.
+    """Decode percent escapes like `unquote_to_bytes`, but faster if the text has many escapes.
 
     Text with many percent escapes is decoded as a Python literal, which decodes all escapes at once.
     """

@@ -32,7 +32,7 @@ from proxy.policy.transforms import ANYWHERE, ITEMS, Transforms, names_within, s
 
 
 class FilterFailed(ValueError):
-    """The response body cannot be filtered, so the proxy must not pass it on."""
+    """Error because the filter cannot process the response body, so the proxy must not forward it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ class FilterFailed(ValueError):
 
 
 class PlainValues(FilterFailed):
-    """The body is a plain value or a list of plain values.
+    """Error because the response body is a plain value or a list of plain values.
 
     Only the request path shows if the plain value is a hidden property.
     """
@@ -136,7 +136,7 @@ class CompiledFilter:
         return None
 
     def _learn(self, body: bytes, applied: tuple[bytes, int]) -> None:
-        """Keep a filter plan for similar responses, if it has exactly the same result for this response."""
+        """Keep a filter plan for similar responses, if the plan filters this response correctly."""
         if not self._lessons_left:
             return
         self._lessons_left -= 1
@@ -147,7 +147,8 @@ class CompiledFilter:
     def apply_by_reading(self, body: bytes) -> Filtered:
         """Filter a response body with the same result as `apply`, but examine one member after the other.
 
-        `apply_by_reading` works for any response, and is the reference for the faster method `apply`.
+        The method `apply_by_reading` works for any response. The faster method `apply` must give the same
+        result.
         """
         return self._named(self._applied_by_reading(body))
 
@@ -181,7 +182,7 @@ def _without_items(items: ItemFilter, body: bytes) -> bytes:
 
 
 def _refuse_unnamed(body: bytes) -> NoReturn:
-    """Raise PlainValues if the response contains no JSON object, else FilterFailed."""
+    """Raise PlainValues if the response has no JSON object, and FilterFailed if it has one."""
     if json_text.objects_in(body):
         raise FilterFailed("the response is not a JSON object")
     raise PlainValues("the response has values without property names: a value may be a hidden property")
@@ -214,7 +215,7 @@ def _has_other_properties(body: bytes, start: int) -> bool:
 def compile_filter(transforms: Transforms) -> CompiledFilter:
     """Return the filter for transforms by property path.
 
-    Raise ValueError if the transforms are by type instead of by property path.
+    Raise ValueError if the transforms are by object type instead of by property path.
     """
     if transforms.typed:
         raise ValueError("use compile_filter of typed_filter.py for transforms by type")
@@ -231,7 +232,7 @@ _STRIPPED = 2
 
 
 class _Within:
-    """The allow list for objects at one place in a response, and the allow lists for places below it."""
+    """The allow list for the objects at one place in a response, and the allow lists below this place."""
 
     __slots__ = ("allow", "cause", "inner")
 
@@ -255,7 +256,7 @@ _MAX_LESSONS = 64  # plans that a filter makes at most, so that it stops if ever
 
 
 class _PlainItem(Exception):
-    """An item of the response's list is not a JSON object; the message explains the problem."""
+    """Error because an item in the response's list is not a JSON object; the message gives details."""
 
 
 class _Bare(Enum):
@@ -267,7 +268,7 @@ class _Bare(Enum):
 
 
 class _Level:
-    """The properties that the filter hides in an object at one place in the response."""
+    """The properties that the filter hides in the objects at one place in the response."""
 
     by_type = False  # True if the type of each object decides
 
@@ -319,7 +320,7 @@ class _Level:
         return self
 
     def fate(self, token: bytes) -> Fate | _Level:
-        """Return the fate of the member of a JSON object: it stays, is removed, or must be examined."""
+        """Return the fate of a JSON object's member: it stays, is removed, or must be examined."""
         fate = self._fates.entries.get(token)
         if fate is None:
             fate = self.decide(json_text.decoded_string(token))
@@ -368,7 +369,7 @@ class _Level:
         return child
 
     def _stripped(self, annotation: str) -> Fate:
-        """Return the fate of an annotation that the filter removes by the annotation's own name."""
+        """Return the fate of an annotation that the filter lists for removal by the annotation's own name."""
         fate = self.strip[annotation]
         assert isinstance(fate, Fate)
         return fate
@@ -383,7 +384,7 @@ class _Level:
         return self.not_allowed
 
     def _child(self, name: str, base: str, strip: _Tree, allow: _Tree | None) -> _Level | Fate:
-        """Return the filter level for objects in the member `name`, or KEEP if they have nothing to hide."""
+        """Return the filter level for objects in the member `name`, or KEEP if nothing in them is hidden."""
         child = self._children.get(name)
         if child is not None:
             return child
@@ -405,11 +406,11 @@ class _Level:
         return child
 
     def is_level_below(self, fate: Fate | _Level) -> bool:
-        """Return True if the filter hides in a member's objects only names that it hides everywhere."""
+        """Return True if the fate hides only names that the filter hides everywhere."""
         return fate is not KEEP and fate is self._deeper
 
     def _level_below(self) -> _Level:
-        """Return the filter level for objects in which only the names hidden everywhere are hidden."""
+        """Return the filter level for objects that hide only the names that the filter hides everywhere."""
         below = self._deeper
         if below is None:
             below = self._deeper = _Level({ANYWHERE: self._anywhere}, None, {})
@@ -569,7 +570,7 @@ def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
 def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> dict[str, _Within]:
     """Make a tree of the allow lists of nested objects, by the property names that lead to these objects.
 
-    `first` is the bit that marks removals by the first allow list.
+    `first` is the bit that records a removal by the first allow list.
     """
     root: dict[str, _Within] = {}
     for at, (place, paths) in enumerate(within):

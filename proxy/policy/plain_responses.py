@@ -1,13 +1,14 @@
 """Filter a response of any format.
 
-The filtered response is JSON without hidden properties, or has only values that are not a hidden property.
+The filtered response has no hidden property. The filtered response is JSON, or has only plain values that are
+not hidden.
 
 A filter finds properties by their names in the response. A number, a text, or a list of numbers or texts has
 no property names. Only the request path shows if a response without property names, such as a number, is a
 hidden property. OData returns plain values for a property that the path names, for a function or an action,
 and for `/$count`. A response of plain values passes if the path does not name a hidden property. Every other
 response without property names, such as plain values in place of an entity, may be the hidden property
-itself. It fails.
+itself. The filter refuses a response that may be a hidden property.
 """
 
 from __future__ import annotations
@@ -109,11 +110,14 @@ Asked = tuple[str, Target]  # method of the request in capitals, and its target
 
 
 class NamesHidden(Exception):
-    """The path may name a hidden property. The rule that hides the property blocks the whole request."""
+    """Error because the request path may name a hidden property.
+
+    The rule that hides the property blocks the whole request.
+    """
 
 
 class MediaType(NamedTuple):
-    """The parts of a Content-Type that a filter needs."""
+    """The fields of a Content-Type header that a response filter needs."""
 
     essence: str  # e.g. application/json, in lower case; empty without a Content-Type
     is_json: bool
@@ -124,7 +128,7 @@ _known_types: Final[BoundedMemo[bytes, MediaType]] = BoundedMemo(_MOST_TYPES, _L
 
 
 def media_type(content_type: bytes) -> MediaType:
-    """Parse the value of a Content-Type header; the result is empty for an empty value."""
+    """Parse the value of a Content-Type header. An empty value gives an empty media type."""
     known = _known_types.entries.get(content_type)
     if known is None:
         text = content_type.decode("latin-1").lower()
@@ -141,8 +145,8 @@ def without_hidden(
     """Filter the body of a response, and return it with the names of the removed properties.
 
     Raise FilterFailed if the body may contain a hidden property that the filter cannot find. Raise
-    NamesHidden if the request path may name a hidden property. Raise ItemNotFound if a read led to an object
-    that the filter does not keep. If the filter drops the object that a write returns, the response shows no
+    NamesHidden if the request path may name a hidden property. Raise ItemNotFound if a read led to a single
+    object that the filter removes. If the filter drops the object that a write returns, the response shows no
     property, although the upstream has done the write.
     """
     if kind.is_json:
@@ -236,7 +240,10 @@ def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes
 
 
 def _ends(asked: Asked) -> list[Shaped]:
-    """Return the shape of the request path in each interpretation that counts. Raise FilterFailed."""
+    """Return the shape of the request path in each interpretation that the filter must consider.
+
+    Raise FilterFailed if the request path has no shape, or if a shape is too short.
+    """
     shapes = shapes_of(*asked)
     if not shapes or any(len(each.shape) < _LEAST_SEGMENTS for each in shapes):
         raise FilterFailed("the response has no property names, so it may contain a hidden property")
@@ -244,9 +251,10 @@ def _ends(asked: Asked) -> list[Shaped]:
 
 
 def _with_extensions(path: Shaped) -> Shaped:
-    """Return the path's shape with the names of directory extensions as words.
+    """Return the path's shape in which the names of directory extensions count as words, not as ids.
 
-    The names of directory extensions contain an application's id, but are names of properties.
+    The name of a directory extension contains an application's id, but the name as a whole is a property
+    name.
     """
     words = [
         fold(text) if word is None and _EXTENSION.fullmatch(text) else word

@@ -1,4 +1,6 @@
-"""Find the properties that query options name. Each result is a property path from an item of the response.
+"""Find the properties that query options name.
+
+Each found property is a path that begins at an item of the response.
 
 A property path is resolved through lambda variables (OData 4.01 part 2 §5.1.1.13) and the options of
 `$expand` (§5.1.3): for example, `c/issuer` within `identities/any(c:…)` is `identities/issuer`. A word in a
@@ -117,7 +119,7 @@ class Named:
         """Collect the property names in the value of a query option.
 
         `base` is the path of the object that has the named properties, or None if the path is not certain.
-        Raise Unresolved.
+        Raise Unresolved if the names cannot be determined.
         """
         text = with_words_whole(text)
         mode = _MODES.get(option, _Mode.EXPRESSION)
@@ -172,7 +174,7 @@ def _readings(text: str) -> list[re.Pattern[str]]:
 
 
 class _Frame:
-    """The content of one pair of parentheses in a query, or the text outside of all parentheses."""
+    """The text within one pair of parentheses in a query, or the text outside of all parentheses."""
 
     __slots__ = ("base", "collection", "has_options", "home", "is_call", "mode", "variable")
 
@@ -320,7 +322,7 @@ class _Walk:
             self._open(_Frame(_Mode.EXPRESSION, None, False))
 
     def _pass_option(self, name: str, word: str, before: str, after: str) -> None:
-        """Process a name in a query with a dollar sign before it or an equals sign after it."""
+        """Process a query name that stands after a dollar sign or before an equals sign."""
         frame = self._frame
         if after == "=" and frame.has_options and before in _BEFORE_OPTIONS:
             self._begin_option(word)

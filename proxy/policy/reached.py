@@ -47,7 +47,7 @@ _NO_POSITIONS: Final[frozenset[int]] = frozenset()
 
 
 class Step:
-    """One segment of a path, and the schema type that it leads to; -1 for a value or an unknown type.
+    """One segment of a path, and the schema type to which it leads; -1 for a value or an unknown type.
 
     `owner` is the type that declares the relation or property, and `member` is its row in the schema's table.
     For a root of the service, `member` is the row of the root in the schema's table.
@@ -80,7 +80,8 @@ def reaches(
 ) -> tuple[Step, ...]:
     """Return the schema steps of a path after its version segment, up to the first indeterminate step.
 
-    `quoted` has the positions of object ids in quotes or parentheses, which are never operations.
+    `quoted` has the positions of segments in quotes or parentheses. These segments are object ids, never
+    operations.
     """
     walk = _Walk(model)
     for at, name in enumerate(names):
@@ -94,8 +95,8 @@ def reaches(
 def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int:
     """Return whether a step of the path has the given type or a type derived from the given type.
 
-    The result is MAYBE if a step is indeterminate. The result is also MAYBE if a step has a base type of the
-    given type, because the object can have the derived type.
+    The result is MAYBE if a step of the path is indeterminate. The result is also MAYBE if a step has a base
+    type of the given type, because the object can have the derived type.
     """
     best = NO
     for step in steps:
@@ -230,7 +231,7 @@ class _Walk:
         return Step(CAST, type_, self._place == _MANY)
 
     def _derived_has_operation(self, simple: str, number: int) -> bool:
-        """Return True if the schema binds an operation of the given name to collections of a derived type."""
+        """Return True if an operation of this name is bound to collections of a derived type."""
         model = self._model
         first, last = model.operations_of(number)
         for each in range(first, last):

@@ -1,4 +1,4 @@
-"""Detect redirects that bypass the proxy.
+"""Detect redirects in responses that lead the client past the proxy.
 
 A client that follows a redirect past the proxy receives content that no filter has examined.
 """
@@ -26,12 +26,12 @@ def is_redirect(status: int) -> bool:
 
 
 def leads_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]) -> bool:
-    """Return True if a redirect may lead to a URL that is not below one of the upstream's base URLs."""
+    """Return True if the redirect's URL may lie outside the upstream's base URLs."""
     return host_elsewhere(headers, upstream_bases) is not None
 
 
 def host_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]) -> str | None:
-    """Return the host of a Location that is not certainly below one of the upstream's URLs; else None."""
+    """Return the host of a Location if its URL may lie outside the upstream's URLs, and None otherwise."""
     locations = [value for name, value in headers if name.strip().lower() == b"location"]
     if not locations:
         return None
@@ -57,7 +57,7 @@ def _is_upstreams(location: str, bases: list[Address]) -> bool:
 
 
 def _host_of(location: str, bases: list[Address]) -> str:
-    """Return only the host of a Location, because its other parts may contain a credential."""
+    """Return only the host of a Location, because the rest of the Location may contain a credential."""
     for base in bases:
         address = _absolute(location, base)
         if address is not None:

@@ -1,4 +1,4 @@
-"""The schemas of services against which one ruleset was compiled."""
+"""The service schemas against which the proxy compiled one ruleset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_ROOT: Final = 200
 
 
 class InvalidRoot(ValueError):
-    """The text is not the root path of a service."""
+    """Error because a text is not the root path of a service."""
 
 
 def folded_root(text: str) -> str:
@@ -29,7 +29,7 @@ def folded_root(text: str) -> str:
 
 
 def root_segments(root: str) -> tuple[str, ...]:
-    """Return the segments of a folded root path; the path `/` has no segments."""
+    """Return the segments of a folded root path, or no segments for the path `/`."""
     return tuple(root[1:].split("/")) if root != "/" else ()
 
 

@@ -1,4 +1,4 @@
-"""The transforms of a filter rule, as plain values that can be combined."""
+"""The transforms of a filter rule as plain values that can be combined with other transforms."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _KEEP = f"{ITEMS}:"
 class Kept:
     """A condition of a filter that items of a response must meet to stay.
 
-    `place` is the property path that leads to the items. `place` is empty for the items of the response
-    itself. The attribute `text` distinguishes conditions on 1 and on true, which are equal values in Python.
+    `place` is the property path that leads to the items. `place` is empty if the condition is on the items of
+    the response itself. The attribute `text` distinguishes conditions on 1 and on true, which are equal
+    values in Python.
     """
 
     place: str
@@ -41,10 +42,10 @@ def kept(condition: Condition, place: str = "") -> Kept:
 
 @dataclass(frozen=True, slots=True)
 class TypedTransforms:
-    """Transforms for each object of a named thing, in a response whose objects have the type `root`.
+    """Transforms for each object that a rule names, in a response whose objects have the type `root`.
 
-    `root` is -1 if the schema does not describe the response. `named` is True if the rule names the objects
-    of the response itself by the relation or operation that leads to them.
+    `root` is -1 if the schema does not describe the response. `named` is True if the rule gives the
+    response's own objects by the name of a relation or operation that leads to them.
     """
 
     things: Things
@@ -86,7 +87,7 @@ class Transforms:
     def combined(self, other: Transforms) -> Transforms:
         """Combine two transforms: unite the removed properties, and intersect the allow lists.
 
-        The combined transforms never show more of a response than either of the two.
+        A combination of two transforms never shows more of a response than each transform alone shows.
         """
         return Transforms(
             _united(self.strip, other.strip),
@@ -117,7 +118,7 @@ class Transforms:
 
     @property
     def allow_names(self) -> tuple[str, ...]:
-        """Names of the allow list's entries in the form for an audit event; an empty list has one name."""
+        """Names of the allow list's entries in the form for an audit event, or one name for an empty list."""
         if self.allow is None:
             return ()
         return tuple(_ALLOW + path for path in self.allow or ("",))
@@ -128,7 +129,7 @@ def strip_name(path: str) -> str:
 
 
 def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names, in an audit event, of the allow list for the objects at a property path."""
+    """Return the names that an audit event uses for the allow list of the objects at a property path."""
     return tuple([f"{_ALLOW}{place}.{path}" for path in allow or ("",)])
 
 
@@ -137,9 +138,9 @@ EVERYTHING: Final = Transforms(("",))  # hides whole objects, after `at` has set
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Names of transforms by kind: removed properties, the allow list if any, and conditions on items.
+    """Names of a filter's transforms in three lists: removed properties, allow list, and conditions on items.
 
-    An audit event has the name `ITEMS` in place of the conditions on items.
+    In an audit event, the name `ITEMS` stands for all the conditions on items.
     """
 
     stripped: tuple[str, ...]
@@ -150,7 +151,8 @@ class Named:
 def parse_names(names: Iterable[str]) -> Named:
     """Split the transform names in an audit event into removed properties and allowed properties.
 
-    An audit event marks a list of names that was cut short. The mark stays in the list that it ends.
+    An audit event may have a list of transform names that was cut short, with a mark at its end. The mark
+    stays in the part of the list that it ends.
     """
     stripped: list[str] = []
     allowed: list[str] | None = None

@@ -18,8 +18,8 @@ _WHOLE_DIRECTORY: Final = os.R_OK | os.W_OK | os.X_OK
 def keep_to_itself() -> None:
     """Disable core dumps, and keep other processes of the same user from accessing the current process.
 
-    Other processes cannot read memory, environment or descriptors of this process or its children. Root still
-    can. New files of this process are accessible only to their owner.
+    Other processes cannot read memory, environment or descriptors of this process or its children, unless
+    they run as root. New files of this process are accessible only to their owner.
     """
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -60,7 +60,7 @@ def mode_if_open(path: Path) -> str:
 def make_directory(path: Path) -> None:
     """Make a directory and its missing parents, accessible only to their owner.
 
-    Raise OSError if a directory cannot be made.
+    Raise OSError if the directory, or a parent directory, cannot be made.
 
     If root makes the directories, each new directory gets the owner of its parent directory. If root starts
     the program, the program must leave no file that the service's own user cannot open later.
@@ -107,8 +107,8 @@ def give_to_owner_of(directory: Path, descriptor: int) -> None:
 def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
     """Return the first path that the current user may not use, its owner, and a command to fix it.
 
-    `below` is the directory that the command gives to the current user with all its content, instead of only
-    the path.
+    `below` is the directory whose whole content the command gives to the current user. If `below` is not
+    given, the command gives only the path to the current user.
     """
     for path in paths:
         if not os.access(path.parent, os.X_OK):
@@ -121,7 +121,7 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
 
 
 def foreign_above(path: Path, needed: int = _WHOLE_DIRECTORY) -> str | None:
-    """Check the nearest existing directory above a path, like `foreign` checks a path.
+    """Check the nearest existing directory above a path, by the rules of the function `foreign`.
 
     `needed` holds the bits of `os.access` for the required permissions. If a directory above the path cannot
     be entered, the function checks that directory, because paths below it are invisible.
@@ -146,7 +146,7 @@ def _denied(path: Path, needed: int, below: Path | None) -> str | None:
 
 
 def _has_another_cause(path: Path) -> bool:
-    """Return True if a change of the owner would not make the path accessible.
+    """Return True if the path would stay inaccessible even with a new owner.
 
     A change of the owner does not help if the current user already owns the path, or if the file system is
     read-only.

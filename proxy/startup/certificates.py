@@ -1,4 +1,4 @@
-"""Certificates from one reading of the settings, shared by all processes that use these settings."""
+"""TLS certificates that the proxy loads once from the settings and shares among all its processes."""
 
 from __future__ import annotations
 
@@ -62,10 +62,11 @@ def _listener(proxy: ProxySettings) -> ssl.SSLContext | None:
 
 @contextlib.contextmanager
 def without_system_authorities() -> Iterator[None]:
-    """Hide the system's TLS authorities during the import of aiohttp.
+    """While aiohttp is imported, hide the system's TLS authorities from aiohttp.
 
-    While aiohttp is imported, it reads the TLS authorities twice. These reads take a sixth of the start time.
-    All connections of this program have a TLS context; connections without a context trust no authority.
+    While aiohttp is imported, it reads the TLS authorities twice. The two reads take a sixth of the program's
+    start time. All connections of this program have a TLS context; connections without a context trust no
+    authority.
     """
     before = {name: os.environ.get(name) for name in _NOWHERE}
     os.environ.update(_NOWHERE)

@@ -34,7 +34,7 @@ class Remedy(Enum):
 
 @dataclass(eq=False)
 class Child:
-    """A child process of the supervisor, and how to restart it.
+    """A child process of the supervisor, with the function that starts the process again.
 
     `draining_since` does not depend on the other states of the child process. A process that received SIGTERM
     may still become ready, hang or be killed. The supervisor does not replace a process that is draining.
@@ -62,7 +62,7 @@ class Child:
         self._alive_at, self._silent, self._patience = 0, 0.0, START_SECONDS
 
     def read_ready(self) -> bool:
-        """Return True once, after the child process has reported that it is ready."""
+        """Return True on the first call after the child process has reported that it is ready."""
         if self.ready_fd is None:
             return False
         try:
@@ -106,7 +106,7 @@ class Child:
         self._close_ready_fd()
 
     def start_again(self, now: float) -> None:
-        """Set the time of the process's next start: at once, or later if it ended soon after its start."""
+        """Set the process's next start: at once, or later if the process ended soon after its last start."""
         if now - self.started < QUICK_DEATH_SECONDS:
             self.put_off(now)
         else:

@@ -97,7 +97,8 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
 class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
     """Emergency stops that are active, in a sync response.
 
-    For proxies that do not read these stops, the sync response also has the stopped applications as disabled.
+    Some proxies do not read the emergency stops. For such proxies, the sync response also lists the stopped
+    applications as disabled.
     """
 
     everything: bool = False
@@ -200,7 +201,7 @@ class ReportResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of an enrolment request. The proxy has an enrolment token and no keys yet."""
+    """Body of an enrolment request that a proxy sends. The proxy has an enrolment token and no keys yet."""
 
     name: str
     enrolment_id: str  # UUID; a repeated one means that the first response was lost
@@ -210,7 +211,7 @@ class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
 class RenewRequest(msgspec.Struct, frozen=True, rename="camel"):
     """Body of a request by which a proxy replaces its API key and HMAC secret.
 
-    The proxy's current keys sign the request.
+    The proxy signs the request with its current keys.
     """
 
     renewal_id: str  # UUID; a repeated one means that the first response was lost

@@ -27,7 +27,7 @@ class TraceParent:
 
 
 def trace_of(traceparent: bytes) -> str | None:
-    """Return `trace-span-flags` of a `traceparent` header; None if its value is invalid (§3.2.2).
+    """Return the flags (`trace-span-flags`) of a `traceparent` header, or None if the header is invalid.
 
     A later version of the header may append fields after its flags (§3.2.4); version 00 has no such fields.
     """
@@ -38,7 +38,7 @@ def trace_of(traceparent: bytes) -> str | None:
 
 
 def trace_id_in(trace: str) -> str:
-    """Return the trace id in a trace text. `trace_of` returned the text, or the text is only a trace id."""
+    """Return the trace id in a trace text. The trace text comes from `trace_of`, or is only a trace id."""
     return trace[:_TRACE_ID]
 
 

@@ -1,4 +1,4 @@
-"""Tests of file metadata through real sockets: addresses of blocked content are removed and never logged."""
+"""Tests of file metadata over sockets: the proxy removes addresses of blocked content and never logs them."""
 
 import json
 import logging

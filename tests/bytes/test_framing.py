@@ -1,4 +1,4 @@
-"""Tests of HTTP framing (RFC 9112): the proxy refuses a head or body with several interpretations."""
+"""Tests of HTTP framing (RFC 9112): the proxy refuses a head or body that is ambiguous."""
 
 import pytest
 

@@ -300,7 +300,7 @@ async def test_the_idempotency_window_is_48_hours_from_the_first_acceptance(
 async def test_an_id_with_a_time_is_refused_without_end_although_it_is_kept_for_days(
     plane: Plane, proxy: ProxyClient, clock: FakeClock, ahead_days: int
 ) -> None:
-    """The control plane refuses the batch id even if the proxy's clock was ahead when it made the id."""
+    """The control plane refuses a batch id from a proxy whose clock was ahead when it made the id."""
     sent = batch(uuid7(clock.wall + ahead_days * DAY_MS, 1), proxy.org_ids[0], [1])
     assert (await proxy.audit(sent)).json["accepted"] == 1
     clock.advance(hours=48)

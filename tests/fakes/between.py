@@ -32,8 +32,8 @@ class Foreign:
 class Between:
     """A fake intermediary between proxy and control plane.
 
-    `answers` has the intermediary's own responses, by the last segment of the request path. `changes` has its
-    changes to responses of the control plane.
+    `answers` has the intermediary's own responses, by the last segment of the request path. `changes` has the
+    changes that the intermediary makes to responses of the control plane.
     """
 
     def __init__(self, behind: str = "", tls: ssl.SSLContext | None = None) -> None:

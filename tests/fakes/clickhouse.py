@@ -1,4 +1,4 @@
-"""ClickHouse for tests: its own engine behind HTTP, or the server in CLICKHOUSE_URL."""
+"""ClickHouse for tests: its own engine behind HTTP, or the server at the address in CLICKHOUSE_URL."""
 
 from __future__ import annotations
 

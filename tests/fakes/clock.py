@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A clock for tests, whose time changes only when a test moves it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NOON_MS: Final = 1_795_262_400_000  # 2026-11-21T12:00:00Z
 
 
 class FakeClock:
-    """A clock whose wall and monotonic times stand still until a test moves them."""
+    """A clock for tests: its wall time and monotonic time change only when a test moves them."""
 
     def __init__(self, ms: int = NOON_MS) -> None:
         self.wall = ms

@@ -24,7 +24,7 @@ IngestionMode = Literal["ok", "throttled", "noRole", "expired", "badStream", "bu
 class FakeLogsIngestion(Fake):
     """A fake data collection rule of Azure Monitor, with one stream.
 
-    A row whose `Path` is `/poison` makes the whole call invalid.
+    A row whose `Path` is `/poison` makes the fake refuse all rows of the call.
     """
 
     def __init__(self) -> None:

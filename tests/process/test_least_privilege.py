@@ -1,4 +1,4 @@
-"""Tests of the isolation of running programs, and of the few rights of the services in conf/systemd."""
+"""Tests of the isolation of running programs, and of their few permissions in conf/systemd."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def all_processes(system: System) -> dict[str, int]:
 
 
 async def test_a_running_system_leaves_nothing_to_others(tmp_path: Path) -> None:
-    """The umask of this test forbids nothing, and the core limit allows core dumps."""
+    """The test sets a umask that removes no permission, and a core limit that allows core dumps."""
     umask = os.umask(0)
     cores = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (cores[1], cores[1]))

@@ -32,7 +32,7 @@ KINDS: Final = ("head", "idle", "body", "reader")
 
 
 class PlainSystem(System):
-    """A system without TLS for applications, because ten thousand handshakes would mostly test OpenSSL."""
+    """A test system without TLS for applications, because 10,000 handshakes would mostly test OpenSSL."""
 
     @property
     def proxy_url(self) -> str:
@@ -106,7 +106,7 @@ def good_request(token: str, number: int) -> bytes:
 
 
 def opening(kind: str, token: str) -> bytes:
-    """Return the bytes that a slow connection sends first, before it sends single bytes."""
+    """Return the bytes that a slow connection sends at once, before it continues with single bytes."""
     authorised = f"Host: p\r\nAuthorization: Bearer {token}\r\n"
     if kind == "head":
         return b"GET /v1.0/echo HTTP/1.1\r\nHost: p\r\nX-Drip: "
@@ -120,7 +120,7 @@ def opening(kind: str, token: str) -> bytes:
 class SlowConnections:
     """Many slow connections to the proxy, with the same number of connections for each kind of slow client.
 
-    The test's sending clients send one byte at a time, and none of its sockets reads a response.
+    The clients that send do so one byte at a time, and no client reads a response.
     """
 
     def __init__(self, system: System, token: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Tests of links that the proxy rewrites from the upstream to itself, and of links that stay."""
+"""Tests of links in responses: links that the proxy rewrites to itself, and links that stay."""
 
 from __future__ import annotations
 

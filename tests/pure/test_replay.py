@@ -1,6 +1,6 @@
 """Tests of a draft ruleset's effect on past requests.
 
-The audit events have only some facts of each request.
+Each audit event has only some facts of its request.
 """
 
 from __future__ import annotations
@@ -300,11 +300,10 @@ def test_a_block_after_a_filter_is_no_other_for_what_the_filter_hid() -> None:
 def test_what_is_said_of_a_part_is_true_of_the_whole(
     ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes
 ) -> None:
-    """The audit event contains fewer facts than the request.
+    """The audit event in this test contains fewer facts than the request.
 
-    The replay reports the outcome of the request, or possible outcomes that include this outcome. If the
-    replay uses the rules that evaluated the request originally, the replayed outcome equals the recorded
-    outcome.
+    The replay reports the request's recorded outcome, alone or among several possible outcomes. If the replay
+    uses the rules that evaluated the request originally, the replayed outcome equals the recorded outcome.
     """
     if sample.body == b"{" or not sample.client_ip:
         return  # the body is read as JSON; the stored target is an address

@@ -62,7 +62,8 @@ class Entra:
     async def by_assertion(self, assertion: str) -> UpstreamToken:
         """Request a token for the client, without a secret of the client.
 
-        The proof is a token of another identity provider, which the client's registration trusts.
+        The client's proof is a token of another identity provider, and the client's registration trusts that
+        provider.
         """
         return await self._token(
             ClientAssertionCredential(self._tenant_id, self._client_id, lambda: assertion, **self._options)

@@ -1,4 +1,4 @@
-"""Store, in one worker, the keys that the agent discovered for each issuer."""
+"""One worker's store of the keys that the agent discovered for each issuer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class IssuerKeys:
     def seem_old(self, issuer: str, now: float) -> None:
         """Request an issuer's keys from the agent, at most once within ASK_SECONDS.
 
-        `now` is monotonic.
+        `now` is the current time in monotonic seconds.
         """
         if now - self._asked.get(issuer, -ASK_SECONDS) >= ASK_SECONDS:
             self._asked[issuer] = now

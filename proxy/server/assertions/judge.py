@@ -1,4 +1,4 @@
-"""Find the credential of an application that a client assertion proves, or the reason why there is none."""
+"""Find the application's credential that a client assertion proves, or the reason for finding none."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Expectations:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Credential that a client assertion proved."""
+    """Application credential that a client assertion proved."""
 
     credential: Federated | PublicKey
     reuse: Reuse
@@ -97,7 +97,10 @@ def _by_registered_key(
 
 
 def _signer(keys: Sequence[PublicKey], assertion: Assertion) -> PublicKey:
-    """Return the credential whose key signed the assertion. Raise AssertionRefused."""
+    """Return the credential whose key signed the assertion.
+
+    Raise AssertionRefused if no key signed the assertion.
+    """
     named = [each for each in keys if _is_named(each, assertion)]
     if not named:
         raise AssertionRefused("key", _only(keys))
@@ -187,7 +190,7 @@ def _in_force(credentials: Sequence[C], now: float) -> list[C]:
 
 
 def _is_named(credential: PublicKey, assertion: Assertion) -> bool:
-    """Return False if a key id or thumbprint in the assertion differs from that of `credential`."""
+    """Return False if the assertion names a key id or thumbprint that `credential` does not have."""
     own_id = credential.key.get("kid")
     if assertion.key_id is not None and own_id is not None and own_id != assertion.key_id:
         return False

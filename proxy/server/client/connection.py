@@ -4,7 +4,7 @@ A pipelined request waits as unparsed bytes until the preceding exchange on its 
 responses have the order of the requests, and a request after a malformed request is never parsed.
 
 After the refusal of a request whose body was not read, the connection reads and discards the rest of the
-body, within limits. So the rest of the body cannot be parsed as a request (RFC 9112 §9.3, §9.6).
+body, within limits. So the proxy cannot parse the rest of the body as the next request (RFC 9112 §9.3, §9.6).
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class ClientConnection(OpenConnection):
     ) -> None:
         """Prepare the object of a client connection that is not established yet.
 
-        `handler_for` makes the handler of each request. `admission` is given if the connection was already
-        counted against the limits.
+        The callable `handler_for` makes a handler for each request. `admission` is given if the connection
+        was already counted against the limits.
         """
         # State of the connection
         self.made = False
@@ -139,7 +139,7 @@ class ClientConnection(OpenConnection):
 
     @property
     def write_paused(self) -> bool:
-        """True while the client reads its response more slowly than the proxy writes it."""
+        """True while the client reads the response more slowly than the proxy writes the response."""
         return self._pace.write_paused
 
     @property
@@ -314,7 +314,7 @@ class ClientConnection(OpenConnection):
     def _begin_request(self) -> bool:
         """Process the first pending request of the client connection.
 
-        Return False if the request has to wait or is refused.
+        Return False if the request must wait, or if the proxy refuses the request.
         """
         self.send_queued()
         if self.write_paused:
@@ -381,7 +381,7 @@ class ClientConnection(OpenConnection):
     def _discard(self, size: int, last: bool) -> None:
         """Discard `size` bytes of a body whose request already has its response.
 
-        `last` means that the body ends with these bytes.
+        `last` is True if the request body ends with these bytes.
         """
         self._discarded += size
         if last and self._keep_alive is _PERSIST and not self._context.draining:
@@ -411,9 +411,9 @@ class ClientConnection(OpenConnection):
     # Calls of the exchange
 
     def wait_until(self, deadline: float) -> None:
-        """Call the handler's `waited_too_long` at `deadline`, in monotonic seconds.
+        """Call the handler's `waited_too_long` at `deadline`, a time in monotonic seconds.
 
-        While the client reads its response slowly, the deadline for reading the response comes first.
+        While the client reads its response slowly, the deadline for reading the response applies first.
         """
         self._pace.wait_until(deadline)
 
@@ -431,7 +431,7 @@ class ClientConnection(OpenConnection):
             self.transport.writelines((head, body))
 
     def write_framed(self, before: bytes, chunk: bytes, behind: bytes) -> None:
-        """Write a piece of a response body between the bytes that frame it."""
+        """Write some bytes of a response body, between the bytes that frame them."""
         self.send_queued()
         if len(chunk) < COPIED_BYTES:
             self.transport.write(before + chunk + behind)
@@ -449,7 +449,7 @@ class ClientConnection(OpenConnection):
         self._pace.body_continued()
 
     def persists(self) -> bool:
-        """Return True if the connection can carry another request after the current response.
+        """Return True if the connection can carry one more request after the current response.
 
         The response head announces the result to the client, so the result stays true even if the body fails
         later (RFC 9112 §9.6).
@@ -495,8 +495,8 @@ class ClientConnection(OpenConnection):
     def _close_after_last_words(self) -> None:
         """Close the sending side now, and the connection when the client closes it or after LINGER_SECONDS.
 
-        An immediate close would send a reset while the client still sends, and destroy the response (RFC 9112
-        §9.6).
+        If the proxy closed the connection at once while the client still sends, a reset would destroy the
+        response (RFC 9112 §9.6).
         """
         self._keep_alive = _LAST
         self._reader.discard()
@@ -541,7 +541,10 @@ class ClientConnection(OpenConnection):
         self._pace.body_paused()
 
     def resume_body(self) -> None:
-        """Resume reading the request body. The proxy measures the rate of the body from now on."""
+        """Resume reading the request body.
+
+        After this call, the proxy measures again how fast the request body arrives.
+        """
         self._gate.open(HANDLER)
         self._pace.body_resumed()
 
@@ -561,8 +564,8 @@ class ClientConnection(OpenConnection):
     def host_for(self, head: RequestHead) -> bytes:
         """Return the host by which the application reached the proxy.
 
-        The result is the Host header field or, for an HTTP/1.0 request without Host, the local address of the
-        connection.
+        The result is the Host header field. For an HTTP/1.0 request without Host, it is the local address of
+        the connection.
         """
         if head.fields.host:
             return head.fields.host
@@ -572,7 +575,7 @@ class ClientConnection(OpenConnection):
     # Stop of the worker or of an application
 
     def stop(self, stops: Stops) -> None:
-        """End the current exchange if its application was stopped.
+        """End the current exchange of the connection if an emergency stop applies to its application.
 
         The connection of an application with an emergency stop may stay open.
         """
@@ -582,8 +585,8 @@ class ClientConnection(OpenConnection):
     def drain(self) -> None:
         """Close the connection now if it is idle, or after its response, because the worker stops.
 
-        A connection on which a head is arriving is busy. The arriving request is served if its head is
-        complete in time.
+        A connection on which a request head is arriving is busy, not idle. The proxy serves the arriving
+        request if the request's head is complete in time.
         """
         self.take_arrived()
         if self._pace.state is _IDLE or self._pace.state is _CLOSING:
@@ -605,7 +608,7 @@ class ClientConnection(OpenConnection):
     # Private helpers
 
     def _yield_to_others(self) -> None:
-        """Stop reading in this loop iteration, because uvloop reads a socket repeatedly while it has data."""
+        """Stop reading until the next loop iteration, because uvloop reads as long as data arrives."""
         self._gate.shut(YIELD)
         self._context.loop.call_soon(self._gate.open, YIELD)
 

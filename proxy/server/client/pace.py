@@ -107,7 +107,7 @@ class Pace:
         self._connection = None
 
     def wait_until(self, deadline: float) -> None:
-        """Set the deadline of the state, in monotonic seconds.
+        """Set the deadline of the current connection state, in monotonic seconds.
 
         While the client reads its response slowly, the deadline of the slow reader applies first.
         """
@@ -121,7 +121,7 @@ class Pace:
     def body_arrived(self, size: int) -> None:
         """Count received bytes of the request body.
 
-        After the first body bytes, the client no longer waits for 100 (Continue).
+        A client that sends the first body bytes no longer waits for 100 (Continue).
         """
         if self.continue_awaited:
             self.body_continued()
@@ -130,18 +130,18 @@ class Pace:
     def body_continued(self) -> None:
         """Measure the rate of the request body from now on.
 
-        The client was sent 100 (Continue), or does not wait for 100 before it sends the body.
+        The proxy has sent 100 (Continue), or the client does not wait for 100 before it sends the body.
         """
         self.continue_awaited = False
         self.body_resumed()
 
     def body_paused(self) -> None:
-        """Remove the deadline of the body while the handler does not read the body."""
+        """Remove the deadline of the request body while the handler does not read the body."""
         if self.state is _BODY:
             self.wait_until(NEVER)
 
     def body_resumed(self) -> None:
-        """Measure the rate of the body from now on, unless the handler pauses the body."""
+        """Measure how fast the request body arrives from now on, unless the handler pauses the body."""
         if self.body_is_due():
             self._start_body_clock()
 

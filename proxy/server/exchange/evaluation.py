@@ -68,9 +68,9 @@ class Evaluation:
         *,
         unread: bool = False,
     ) -> RequestFacts:
-        """Return the facts of the request that rules read.
+        """Return the facts of the request, for the rules to read.
 
-        `unread` means that the proxy has not collected the request body.
+        `unread` means that the proxy has not read the request body into memory.
         """
         pending = self._pending
         return RequestFacts(
@@ -130,8 +130,8 @@ class Evaluation:
     def may_change_response(self) -> bool:
         """True if a filter or a response rule may change the response.
 
-        Rules cannot evaluate a range of a response, and the position of a range reveals the size of the part
-        before it.
+        Rules cannot evaluate a part (range) of a response. The position of a requested range also reveals the
+        size of the response before the range.
         """
         return self.decision.transforms is not None or self.plan.response_decides
 

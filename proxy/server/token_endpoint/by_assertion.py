@@ -1,8 +1,8 @@
 """Verify a client assertion (RFC 7523 §2.2) that a registered key or a trusted issuer signed.
 
-The signature of the assertion is checked at once. The use of the assertion is recorded off the event loop. A
-correct assertion is accepted even after many failed attempts in the name of its application. A signature
-cannot be guessed, so failed attempts in an application's name must not lock out the application.
+The signature of the assertion is checked at once. The proxy records the use of the assertion outside the
+event loop. A correct assertion is accepted even after many failed attempts in the name of its application. A
+signature cannot be guessed, so failed attempts in an application's name must not lock out the application.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def has_assertion(form: dict[str, str]) -> bool:
 
 
 def prove_by_assertion(request: TokenRequest, form: dict[str, str]) -> None:
-    """Respond to the client assertion of a form, at once or after its use was recorded. Raise OAuthError."""
+    """Respond to the client assertion of a token request, at once or after its use was recorded.
+
+    Raise OAuthError if the proxy refuses the client assertion.
+    """
     context, pending = request.context, request.pending
     client_id = form.get("client_id", "")
     try:
@@ -68,8 +71,7 @@ def prove_by_assertion(request: TokenRequest, form: dict[str, str]) -> None:
 def _assertion_of(form: dict[str, str], authorization: bytes | None) -> Assertion:
     """Return the client assertion of a form that has no client secret.
 
-    Raise OAuthError if the token request's form is invalid, or AssertionRefused if its client assertion is
-    invalid.
+    Raise OAuthError if the form is invalid, or AssertionRefused if the client assertion is invalid.
     """
     if "client_secret" in form or is_basic(authorization):
         raise OAuthError(
