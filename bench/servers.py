@@ -117,7 +117,7 @@ class Server:
         )
 
     def processes(self) -> dict[int, str]:
-        """Return ids and names of all processes in the session, with any parent process."""
+        """Return ids and names of all processes in the session, regardless of their parents."""
         return {pid: stat.name for pid, stat in _session(self._process.pid).items()}
 
     def cpu(self) -> dict[str, CpuTime]:

@@ -114,9 +114,9 @@ def batch_id_of(body: bytes) -> str | None:
 
 
 def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
-    """Return a batch that was read from its bytes.
+    """Parse a request body, and return the batch of audit events in the body.
 
-    Also return the parsed events of the batch if they are stored unchanged and have no unknown members.
+    Also return the parsed events of the batch if the events are stored unchanged and have no unknown members.
     """
     try:
         batch = _decode(body)
@@ -173,7 +173,7 @@ def implausible(time_ms: int, received_ms: int) -> Implausible | None:
 def _marked(raw: bytes, mark: Implausible | None, received_ms: int) -> bytes:
     """Return the event with two members added at its end, which mark its time as implausible.
 
-    The bytes before the mark stay as the proxy wrote them.
+    The other bytes of the event stay as the proxy wrote them.
     """
     if mark is None:
         return raw

@@ -119,7 +119,7 @@ def _credential_id(given: object) -> str:
 
 
 def _logged(event: UsedEvent) -> Iterable[str]:
-    """Return the rules that logged the event. The rule that decided the event is left out."""
+    """Return the rules that logged the event. The result does not contain the rule that decided the event."""
     ids = event.logged_rule_ids
     if not isinstance(ids, list | tuple):
         return ()

@@ -146,7 +146,7 @@ async def apps(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 def _old_secret(request: PageRequest) -> str:
-    """Return a time limit. A client secret created before this limit counts as old.
+    """Return the age limit of client secrets: a secret created before this time counts as old.
 
     Two RFC 3339 times in UTC can be compared as texts.
     """
@@ -154,7 +154,7 @@ def _old_secret(request: PageRequest) -> str:
 
 
 def _soon(request: PageRequest) -> str:
-    """Return a time limit. The page marks a client secret that ends before this limit."""
+    """Return the limit of near ends: the page marks each client secret that ends before this time."""
     return rfc3339(request.now_ms + SOON_DAYS * DAY_MS)
 
 

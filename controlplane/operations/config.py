@@ -277,7 +277,7 @@ def _require_roles(
 ) -> None:
     """Check the lowest role that a change needs before any slow work for the change begins.
 
-    Later, each operation of the plan checks the role that the operation needs.
+    When a plan runs, each operation of the plan checks the role that the operation needs.
     """
     _require_few(changes)
     for change in changes:

@@ -33,11 +33,9 @@ _MOST_OF_ONE: Final = 4
 class _Queue:
     """Queue of functions that run for the same purpose, such as dry runs.
 
-    The queue runs one function at a time.
-
-    The queue starts a worker process for its first function, and runs later functions in the same worker
-    process. Each operator runs one function at a time, so the many functions of one operator do not delay
-    other operators.
+    The queue runs one function at a time. The queue starts a worker process for its first function, and runs
+    later functions in the same worker process. Each operator runs one function at a time, so the many
+    functions of one operator do not delay other operators.
     """
 
     def __init__(self, advice: str = _ASK_LESS) -> None:

@@ -1,7 +1,7 @@
 """Finds the newest matches in all parts of the embedded index, newest part first, within the time limit.
 
-FTS5 finds candidates. For most terms of a filter, the event's row in the index is enough to evaluate the
-term. If the index row is not enough for a term of the filter, the search reads the text of the event.
+FTS5 finds candidates. The row of an event in the index is enough to evaluate most terms of a search filter.
+If the index row is not enough for a term of the filter, the search reads the text of the event.
 """
 
 from __future__ import annotations
@@ -277,8 +277,7 @@ def newest_rows(
 ) -> tuple[list[_Row], Key | None]:
     """Return the newest matching events as rows of key and columns.
 
-    If the search reached its time limit, also return the key from which a search can continue with older
-    matches.
+    If the search reached its time limit, also return the key from which the next search can continue.
     """
     parts = search.parts
     begin = min(begin, parts[0].end) if parts else begin

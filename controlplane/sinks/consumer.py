@@ -150,7 +150,8 @@ class Consumer:
     async def _begin(self) -> None:
         """Read the cursor of the sink from the store.
 
-        A new sink has no cursor yet. Its setting `From` determines the first event that the sink receives.
+        If the sink is new, the store has no cursor for it. For a new sink, the setting `From` of the sink
+        determines the first event that the sink receives.
         """
         at_newest = self._settings.from_ == "now"
         state = await self._store.begin_sink(self._name, at_newest=at_newest)

@@ -135,7 +135,10 @@ def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -
 
 
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
-    """Return the record of the link that was made from the last verified link. Its number may be changed."""
+    """Return the record of the link that was made from the last verified link.
+
+    The number of this link may have been changed.
+    """
     with each_link(connection, org_id) as links:
         for link in links:
             if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:

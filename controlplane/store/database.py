@@ -69,7 +69,7 @@ class Connection(Protocol):
     def first_position(self, count: int) -> int:
         """Return the first of `count` consecutive positions for new events.
 
-        No other job gets these positions.
+        Each job gets different positions.
         """
 
     def positions_used(self, last: int) -> None:

@@ -1,6 +1,6 @@
 """Reserved space on the store's disk, so that an emergency stop works even if the disk is full.
 
-The reserve is a file of zeros next to the database. If the disk is full, a write that must succeed first
+The reserve is a file of zeros next to the database. If the disk is full and a write must succeed, the store
 shortens the reserve's file by one piece. The store then repeats the failed write at once, before another
 process can use the freed space. When the disk has plenty of space again, the file of the reserve grows back
 to its full size.

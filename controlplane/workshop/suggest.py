@@ -395,9 +395,9 @@ def suggest(
     Raise InvalidRuleset if the name is invalid.
 
     `about` contains the lines of the comment at the start of the ruleset. `filters` contains filters for a
-    pattern and a method. They apply in addition to the filters of the recorded responses. If each recorded
-    body is known, `members` contains the members of all bodies for a pattern and method. The rules of the
-    patterns in `unguarded` get no query guard. The comment at the start of the ruleset says that the
+    pattern and a method. These filters apply in addition to the filters of the recorded responses. If each
+    recorded body is known, `members` contains the members of all bodies for a pattern and method. The rules
+    of the patterns in `unguarded` get no query guard. The comment at the start of the ruleset says that the
     suggestion leaves out the requests in `blocked`.
 
     A filter also blocks paths and queries that name a hidden property. Then evaluate the rules that have

@@ -72,8 +72,7 @@ class Audit:
     ) -> None:
         """`linger` returns how long to collect events before a batch is sent, as the control plane requests.
 
-        The agent calls `collected` with the audit records that it has read. The disk thread calls
-        `collected`.
+        The disk thread calls `collected` with the audit records that it has read.
         """
         self._options = options
         self._control_plane = control_plane
@@ -141,8 +140,8 @@ class Audit:
     async def status(self) -> AuditStatus | None:
         """Return a recent audit status. Return None if another process owns the audit directory.
 
-        The status reports a disk that does not respond. The heartbeat, metrics and readiness tasks call this
-        method, so a disk that does not respond must not block it.
+        The audit status reports a disk that does not respond. The heartbeat, metrics and readiness tasks call
+        this method, so a disk that does not respond must not block it.
         """
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_now(), name="audit status")

@@ -49,7 +49,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Outcome: the response does not prove that the control plane sent it, for this batch."""
+    """Outcome: no proof that the control plane sent this response about this batch."""
 
     text: str  # one line for an operator
 
@@ -91,7 +91,7 @@ def description(response: Response) -> str:
 
 
 def _lack(response: Response) -> str:
-    """Return why a response counts as unsigned: its signature is missing or wrong."""
+    """Return the reason for which a response counts as unsigned: a missing or wrong signature."""
     if SIGNATURE_HEADER not in response.headers:
         return f"it has no {SIGNATURE_HEADER} field"
     return f"its {SIGNATURE_HEADER} does not match this request and the received body"

@@ -66,7 +66,7 @@ class _Place:
 class ItemFilter:
     """The conditions that one filter sets on items.
 
-    An ItemFilter can be applied to any number of responses.
+    One ItemFilter object can filter any number of responses.
     """
 
     def __init__(self, keep: Iterable[Kept]) -> None:

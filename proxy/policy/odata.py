@@ -314,7 +314,7 @@ def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
 def _closing(segments: Sequence[str], start: int) -> int | None:
     """Return the end of the segments that close the parentheses of segment `start`.
 
-    Return None if they stay open.
+    Return None if no segment closes the parentheses.
     """
     depth, quoted = 0, False
     for at in range(start, len(segments)):

@@ -70,7 +70,7 @@ def _escape(char: str) -> str:
 def mixed_scripts(text: str) -> tuple[str, str] | None:
     """Return two letters of one word that belong to different scripts.
 
-    The second letter has the rarer script.
+    The second returned letter belongs to the script that is rarer in the word.
 
     Return None if each word has letters of one script, or of scripts that are commonly used together.
     """

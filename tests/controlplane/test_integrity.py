@@ -283,7 +283,7 @@ async def test_tampering_is_named(plane: Plane, org: str, name: str) -> None:
 
 
 async def test_a_known_head_finds_an_end_that_was_cut_off(plane: Plane, org: str) -> None:
-    """A chain without its last links is consistent.
+    """A hash chain that lost its last links still verifies.
 
     Only a comparison with a known chain head reveals the missing links.
     """
@@ -318,7 +318,7 @@ async def test_a_purge_is_no_excuse_for_what_came_after_it(
 ) -> None:
     """Verification skips the events before a known chain head.
 
-    So a forged purge of these events must be rejected.
+    So verification must reject a forged purge of events before a known chain head.
     """
     known = await _head(plane, org)
     assert (await proxy.audit(batch("b9", org, [13, 14]))).status == 202

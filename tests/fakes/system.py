@@ -1,4 +1,4 @@
-"""The whole system on one machine: control plane and proxy are real processes, all other servers are fakes.
+"""The whole system on one machine: real control plane and proxy processes, fake servers in this process.
 
 `async with System(directory) as system` provides addresses, the applications and their credentials, and the
 command line. The demo and the tests that need the whole system run this system.

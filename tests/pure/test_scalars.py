@@ -1,4 +1,4 @@
-"""Tests that a scalar in a ruleset or test case is compared as the text in which it is written.
+"""Tests that a scalar in a ruleset or policy case is compared as the text that was written.
 
 If the comparison needs a number, the scalar is read as a number.
 """

@@ -213,11 +213,10 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
 def _parse_absolute_form(head: bytes) -> RequestHead:
     """Parse a head whose target is an absolute URL of the proxy (RFC 9112 §3.2.2).
 
-    The URL's path becomes the target.
-
-    The proxy has no list of its own host names, so the Host field may contain any name of the proxy. A client
-    must send the same host in the Host field and in the request target (RFC 9112 §3.2). So a request whose
-    Host field and target name different hosts is ambiguous.
+    The path of the URL becomes the request target. The proxy has no list of its own host names, so the Host
+    field may contain any name of the proxy. A client must send the same host in the Host field and in the
+    request target (RFC 9112 §3.2). So a request whose Host field and target name different hosts is
+    ambiguous.
     """
     line, _, section = head.partition(b"\r\n")
     absolute = absolute_form(line)
@@ -271,7 +270,7 @@ def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestF
 
 
 def _evaluated_method(method: bytes) -> str:
-    """Return the method of the request that rules evaluate.
+    """Return the request method in the form that rules evaluate.
 
     The parser, httptools, has rejected methods that do not exist.
     """

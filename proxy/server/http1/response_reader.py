@@ -52,9 +52,9 @@ class BrokenResponse(Exception):
 class ResponseReader:
     """Reader of the responses of one connection, one after another.
 
-    If a response to a request is due, call `expect`. Pass bytes to `feed` and get heads from `next_head`
-    until the final head is parsed. Informational heads come before the final head. After the final response
-    head, pass the received bytes to `read_body`.
+    Call the reader's method `expect` when a response to a request is due. Pass bytes to `feed` and get heads
+    from `next_head` until the final head is parsed. Informational heads come before the final head. After the
+    final response head, pass the received bytes to `read_body`.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class ResponseReader:
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
         """Return the body bytes in `data` and in earlier input. Also return True if the response has ended.
 
-        The body continues bytes that `feed` received after the head and did not use.
+        The earlier input is the bytes that `feed` received after the response head and did not use.
 
         Raise BrokenResponse if the body is malformed.
         """

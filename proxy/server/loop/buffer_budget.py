@@ -3,7 +3,7 @@
 The budget counts bodies and responses that the worker must read completely, and output that clients have not
 read yet.
 
-If the budget is used up, the worker refuses a request that needs more memory. The worker closes the
+If the budget is used up, the worker refuses a request that needs more memory. The worker aborts the
 connection of the client that has been reading slowly for the longest time. So the memory of a worker does not
 grow with the number of its clients.
 """
