@@ -1,7 +1,7 @@
 """Jobs that one control plane, the leader, does for all control planes that share a store.
 
-Each job of the leader works in small steps, and doing a step twice is harmless. A delayed leader may finish
-one step after another control plane has taken over.
+Each job of the leader works in small steps, and doing a step twice is harmless. If a leader is delayed, it
+may finish one of its steps when another control plane has already taken over.
 """
 
 from __future__ import annotations

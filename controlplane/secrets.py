@@ -42,7 +42,7 @@ class VaultKeyError(MasterKeyError):
 def mint(prefix: str) -> str:
     """Return a new secret that consists of 256 random bits.
 
-    The prefix of a secret shows people and scanners its purpose.
+    The prefix of a secret shows its purpose to people and to secret scanners.
     """
     return f"{prefix}_{secrets.token_urlsafe(32)}"
 
@@ -55,7 +55,7 @@ def without_secrets(text: str) -> str:
 def digest(api_key: str) -> bytes:
     """Return the digest of an API key, by which the store finds the key.
 
-    The key has 256 random bits, so guessing it from its plain digest is infeasible.
+    An API key has 256 random bits, so nobody can guess the key from its plain digest.
     """
     return sha256(api_key.encode("utf-8", "surrogateescape")).digest()
 
@@ -63,7 +63,7 @@ def digest(api_key: str) -> bytes:
 def hash_client_secret(secret: str) -> str:
     """Return the argon2id hash of a client secret, with OWASP's minimum parameters.
 
-    A proxy verifies one such client secret hash at every token request.
+    A proxy verifies one client secret against such an argon2id hash at every token request.
     """
     return _hasher().hash(secret)
 

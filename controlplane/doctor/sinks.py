@@ -67,7 +67,7 @@ def _progress(settings: Settings) -> list[Finding]:
 
 
 def _of_webhook(sink: WebhookSettings, row: Row | None) -> Finding:
-    """Return a finding with the recorded state of a webhook.
+    """Return a finding with the state of a webhook, as the store records it.
 
     Send no test notice to the webhook, because people would read the notice.
     """

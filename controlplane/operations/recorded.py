@@ -151,7 +151,7 @@ V = TypeVar("V")
 
 
 class Lately(Generic[K, V]):
-    """Cache of recent results that may be needed again."""
+    """Cache of recent results that later calls may need again."""
 
     def __init__(self, most: int) -> None:
         self._known: BoundedMemo[K, V] = BoundedMemo(most, None, WhenFull.DROP_OLDEST)
@@ -188,7 +188,7 @@ class FormerRules:
         return None if found is None else await _former.get(found, lambda: self._rules(*found))
 
     async def outcome_of(self, event: Event) -> Outcome:
-        """Return the recorded outcome of an event, with the filter that was active."""
+        """Return the recorded outcome of an event, with the filter that was active for the event."""
         return event.outcome(await self.of(event) if event.leaves_filter_to_rules else None)
 
     async def version_of(self, event: Event) -> tuple[str, int] | None:

@@ -145,7 +145,10 @@ class ClickHouseIndex:
             return f"clickhouse:{self._incarnation}"
 
     async def _prepared(self) -> str:
-        """Create the database and the table if they are missing. Return the id of the table's incarnation."""
+        """Create the database and the table if they are missing.
+
+        Return the id that distinguishes the table from earlier tables of the same name.
+        """
         await self._make_database()
         await self._command(create_table(f"graphward search index, format {FORMAT}, {uuid.uuid4()}"))
         incarnation = await self._present()
@@ -174,7 +177,7 @@ class ClickHouseIndex:
         client.database = self._database
 
     async def _present(self) -> str:
-        """Return the id of the incarnation of the existing table."""
+        """Return the id that distinguishes the existing table from earlier tables of the same name."""
         comment = (
             "SELECT comment FROM system.tables WHERE database = {database:String} AND name = {table:String}"
         )
@@ -517,8 +520,8 @@ def _pairs(fields: Sequence[str]) -> str:
 
     Each pair has the number of a field, and a value of the event in that field.
 
-    The array of each event ends with a pair whose number follows the last field. All events have a pair with
-    this last number, so the number of these pairs is the number of events.
+    Each event's array ends with an extra pair, whose number is one above the number of the last field. Every
+    event has exactly one extra pair, so the number of extra pairs is the number of events.
     """
     pairs = []
     for number, name in enumerate(fields):
@@ -548,7 +551,7 @@ async def _widening(
 def _spans(query: SearchQuery, before: Key | None) -> list[int]:
     """Return the start times of ever longer time spans, which all end with the newest requested event.
 
-    The list does not contain a span that covers all time.
+    The list does not contain the span that covers all time.
     """
     ends = [time.time_ns() // 1_000_000, query.to_ms, None if before is None else before[0]]
     newest = min(each for each in ends if each is not None)

@@ -172,7 +172,7 @@ def _unit(query: SearchQuery, interval_ms: int) -> int | None:
 def _kept_field(query: SearchQuery) -> str | None:
     """Return the field whose stored counts cover all terms of the filter.
 
-    Each stored count is for one verdict and one value of a field.
+    Each stored count counts the events with one verdict and one value of a field.
     """
     names = {_name(term) for term in query.filter.terms} - {"verdict"}
     if len(names) > 1 or not names.issubset(ROLLED):

@@ -106,7 +106,7 @@ class SplunkSink:
         return orjson.dumps(about)[:-1] + b',"event":' + event.payload + b"}"
 
     async def _until_indexed(self, number: object) -> None:
-        """Wait until the indexers have written the events.
+        """Wait until Splunk's indexers have written the events.
 
         The consumer cancels this call if the indexers take too long.
         """

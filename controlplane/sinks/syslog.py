@@ -8,8 +8,8 @@ Unread messages are lost only if they have more than KEPT_BYTES, or if the contr
 time. If a connection is still open KEPT_SECONDS after a message, the server has read the message, which is
 not sent again.
 
-An application chooses the path and the query of its requests. So a message that is longer than the syslog
-server accepts is truncated and not refused. So no application can keep its own events, or events of other
+An application chooses the path and the query of its requests. Therefore the sink truncates a message that is
+longer than the syslog server accepts. Otherwise an application could keep its own events, or events of other
 applications, from reaching the server.
 """
 
@@ -166,7 +166,7 @@ class SyslogSink:
             self._kept_bytes -= len(self._kept.popleft().data)
 
     def _forget_read(self) -> None:
-        """Drop the kept messages that the server has read.
+        """Drop from memory the messages that the syslog server has read.
 
         Call this method when the connection to the syslog server ends.
         """

@@ -120,7 +120,10 @@ class Chain:
         head: Head,
         kind: Kind = "block",
     ) -> None:
-        """Add one link for each block of a batch. `blocks` has the events of each block by position."""
+        """Add one link for each block of a batch.
+
+        `blocks` maps the position of each block to the events of the block.
+        """
         digests = {position: b"".join(digests_of(events)) for position, events in blocks.items()}
         connection.many("INSERT INTO event_digests (position, digests) VALUES (?, ?)", digests.items())
         self._add(

@@ -38,7 +38,7 @@ def note_uses(connection: Connection, batch: NewBatch) -> None:
 
 
 def _known_ids(connection: Connection, app_ids: Collection[str]) -> set[tuple[str, str]]:
-    """Return the ids of all credentials of these applications, each with the id of its application."""
+    """Return the ids of all credentials of the given applications, each with its application's id."""
     chosen = among(connection.dialect, "app_id", app_ids)
     secrets = connection.rows(
         f"SELECT app_id, version FROM app_secrets WHERE {chosen.sql}",  # noqa: S608

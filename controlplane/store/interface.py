@@ -64,7 +64,7 @@ class StoreError(Exception):
 
 
 class NoStoreYet(StoreError):
-    """Error because the settings name a place that has no store."""
+    """Error because the settings name a location that has no store."""
 
     def __init__(self, store: str) -> None:
         what = "the first start makes it, and so does the first command that changes something"
@@ -85,7 +85,7 @@ class Conflict(StoreError):
 
 
 class SecondPersonNeeded(Conflict):
-    """Error because a second operator has to approve this change.
+    """Error because a second operator must approve this change first.
 
     A method that raises SecondPersonNeeded has changed nothing in the store.
     """
@@ -130,7 +130,7 @@ UNREADABLE: Final = b""  # body of an event whose block is damaged
 
 
 class StoredEvent(NamedTuple):
-    """An event as the search index reads it."""
+    """An event in the form that the search index reads."""
 
     position: int
     org_id: str
@@ -399,7 +399,7 @@ RenewalRefusal = Literal["not enrolled", "replaced", "replaced by operator"]
 
 @dataclass(frozen=True, slots=True)
 class TooSoon:
-    """Refusal of new keys, because other keys of the proxy were made a moment ago.
+    """Refusal to give a proxy new keys, because other new keys of the proxy were made a moment ago.
 
     The proxy may request new keys again after some seconds.
     """
@@ -489,7 +489,7 @@ class OrgSchema:
 
 @dataclass(frozen=True, slots=True)
 class PackedSchemas:
-    """The digest of the schema for each root path, and the compressed schema for each digest."""
+    """The schema digest for each root path, and the compressed schema for each schema digest."""
 
     digests: Mapping[str, str]
     packed: Mapping[str, bytes]
@@ -886,7 +886,7 @@ class LogQuery:
 
 @dataclass(frozen=True, slots=True)
 class SignInKeys:
-    """Digests of address and name, by which failed sign-ins are counted."""
+    """Digests of a client address, a name, and both together, by which failed sign-ins are counted."""
 
     address: bytes
     name: bytes | None = None
@@ -894,7 +894,7 @@ class SignInKeys:
 
 
 class AttemptLimit(NamedTuple):
-    """The number of failed sign-ins by an address, a name or both, after which the next sign-in must wait."""
+    """The number of failed sign-ins of an address, a name or both after which the next sign-in must wait."""
 
     what: Literal["address", "name", "pair"]
     key: bytes
@@ -1057,7 +1057,7 @@ class AuditStore(OutboxStore, Protocol):
         """Return some MB of the organisation's events from about the given times, the latest blocks first."""
 
     async def count_between(self, org_id: str, from_ms: int, to_ms: int) -> int:
-        """Return the approximate number of the organisation's events between two times."""
+        """Return the approximate number of the organisation's events between two points in time."""
 
     async def add_heartbeat(
         self, proxy_id: str, body: str, skew_ms: int | None = None, said: Said = NOTHING_SAID
@@ -1316,13 +1316,13 @@ class RegistryStore(Protocol):
     ) -> SyncContent | str:
         """Return the sync content for the proxy, or only its version if the proxy has that version already.
 
-        `generation` is the generation of the registry, if the caller has just read it.
+        `generation` is the generation of the registry, if the caller has just read the generation.
         """
 
     async def sync_version(
         self, proxy_id: str, limits: RateLimits, generation: int | None = None
     ) -> str | None:
-        """Return the version of the proxy's sync content, or None until the proxy has requested it."""
+        """Return the version of the proxy's sync content; None until the proxy has requested the content."""
 
     async def master_key_check(self, sealed: bytes) -> bytes:
         """Return the check text of the store, which is sealed with the store's master key.
@@ -1420,7 +1420,7 @@ class SchemaStore(Protocol):
     async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:
         """Return all schemas, or only the schemas of the given organisation.
 
-        The current schema of each root path comes first.
+        For each root path, the current schema comes first.
         """
 
     async def current_schemas(self, org_id: str) -> PackedSchemas: ...

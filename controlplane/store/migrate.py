@@ -29,7 +29,7 @@ class DatabaseTooNew(StoreError):
 def migrate(path: Path) -> None:
     """Upgrade the SQLite file from any earlier release to this release.
 
-    A new file gets all tables of this release.
+    A new SQLite file gets all tables of this release.
     """
     if path.is_dir():  # a container makes a directory for a mounted file that is missing
         raise StoreError(f"{path} is a directory: Store.Path must name a file")

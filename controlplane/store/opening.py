@@ -13,7 +13,7 @@ T = TypeVar("T")
 async def open_in_thread(
     thread: ThreadPoolExecutor, opens: Callable[[], T], closes: Callable[[T], object]
 ) -> T:
-    """Call `opens` in the thread, and return the result of the call.
+    """Call `opens` in the executor's thread, and return the result of the call.
 
     The executor must have exactly one thread.
 

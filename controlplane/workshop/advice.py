@@ -1,4 +1,4 @@
-"""Warnings about a valid ruleset that may not have the effect its author expects."""
+"""Warnings about a valid ruleset that may not have the effect that its author expects."""
 
 from __future__ import annotations
 
@@ -258,8 +258,8 @@ def _settled_by_order_alone(ruleset: Ruleset) -> _Advice:
 def _contradict(first: _Place, second: _Place) -> bool:
     """Return True if two patterns overlap only partly, and their rules have different verdicts or transforms.
 
-    Rulesets usually place a rule for an exception before the general rule. Two rules that each match a part
-    of the other rule's requests may be an oversight.
+    Rulesets usually place a rule for an exception before the general rule. If each of two rules matches a
+    part of the other rule's requests, this may be an oversight.
     """
     one, other = first.rule, second.rule
     return (
@@ -294,7 +294,7 @@ def _covers(general: Pattern, special: Pattern) -> bool:
 
 
 def _shared(one: Pattern, other: Pattern) -> str | None:
-    """Return a pattern of the paths that both patterns match, or None if no path matches both patterns."""
+    """Return a pattern for the paths that both given patterns match, or None if there are no such paths."""
     short, long = sorted((one, other), key=lambda pattern: len(pattern.segments))
     if len(short.segments) < len(long.segments) and not short.rest:
         return None

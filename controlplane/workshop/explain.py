@@ -128,7 +128,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class ImpliedAccount:
-    """A further request that a request implies, and the decision of the rules about this further request."""
+    """A request that another request implies, and the decision of the rules on the implied request."""
 
     cause: str  # cause of the implication, such as $expand
     method: str
@@ -317,7 +317,7 @@ class Explainer:
                 return
 
     def _with_things(self, attempt: Attempt, candidate: Candidate, reading: Reading) -> Attempt:
-        """Add the schema element that the path reaches to the facts about one tried rule."""
+        """Extend the facts about one tried rule by the schema element that the path reaches."""
         compiled = candidate.entry.compiled
         if not compiled.rule.match.names_things:
             return attempt

@@ -53,7 +53,7 @@ class OpenRoute:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A navigation that a rule lets an application read by `$expand`.
+    """A navigation that a rule lets an application read with the query option `$expand`.
 
     `hidden_by` has the indexes of the rules that block or filter the navigation's target.
     """
@@ -399,7 +399,7 @@ def _hides_as_much(found: Transforms, wanted: Transforms) -> bool:
 
 
 def _shows(transforms: Transforms, path: str) -> bool:
-    """Return True if the filtered response contains a property or a part of it."""
+    """Return True if the filtered response contains a property or a part of the property."""
     if any(covers(stripped, path) for stripped in transforms.strip):
         return False
     if transforms.allow is None:

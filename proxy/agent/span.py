@@ -36,7 +36,7 @@ class Source:
 
 
 def is_sampled(record: Record) -> bool:
-    """Return True if the caller of the request records its own span, or has no span."""
+    """Return True if the request's trace context is sampled, or if the request has no trace context."""
     return record.trace is None or parent_in(record.trace).sampled
 
 

@@ -27,14 +27,14 @@ Operator = Literal[
 
 
 class Comparison(msgspec.Struct, frozen=True, array_like=True):
-    """One comparison operator of a condition, and the operand that it compares with."""
+    """One comparison operator of a condition, and the operand of this operator."""
 
     operator: Operator
     operand: Scalar | tuple[Scalar, ...]
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
-    """A condition of a rule that holds if all tests hold for the value `name` of `source`.
+    """A condition of a rule, which holds if all its tests hold for the value `name` of `source`.
 
     `name` is empty if `source` is `status`.
     """

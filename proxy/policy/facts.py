@@ -34,7 +34,7 @@ class BodyNeeded(Exception):
 
 
 class Composite:
-    """Placeholder for an object or an empty array, for a condition that expects a single value."""
+    """Placeholder that stands for an object or an empty array in a condition that expects a single value."""
 
 
 COMPOSITE: Final = Composite()
@@ -132,7 +132,7 @@ class RequestFacts:
 
     @property
     def has_document(self) -> bool:
-        """True if the request's body was parsed already, or is an object of another request's body."""
+        """True if the request's body was already parsed, or is an object inside another request's body."""
         return self._document is not None
 
     @property
@@ -212,7 +212,7 @@ class ItemReader:
         self._looks = _Document(None, Looks(_MAX_LOOKS_AT_RESPONSE))
 
     def values(self, item: object, path: tuple[str, ...], cost: int) -> Sequence[Value]:
-        """Return all values that the property path leads to in `item`, which `parse_document` made.
+        """Return all values at the property path in `item`, which is a result of `parse_document`.
 
         Raise MalformedBody if rules examine too many values of the response.
         """

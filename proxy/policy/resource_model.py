@@ -151,7 +151,7 @@ class ResourceModel:
     def member_of(self, type_: int, name: int) -> tuple[int, int]:
         """Return the type that declares the member of the given name, and the table row of the member.
 
-        The type that declares the member is the given type or a base type of it.
+        The declaring type is the given type or one of its base types.
         """
         words = self._words
         while type_ >= 0:

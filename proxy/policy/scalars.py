@@ -66,7 +66,7 @@ def read_plain(text: str) -> bool | int | float | str | Written | None:
 def number_in(text: str) -> int | float | None:
     """Return the decimal number that a text spells, even with leading zeros and a sign.
 
-    Return None if the text is not a number, or if the number is too long or too large.
+    Return None if the text is not a number, or if the number has too many digits or is too large.
     """
     if len(text) > 2 * _MAX_DIGITS + 8 or _DECIMAL.fullmatch(text) is None:
         return None

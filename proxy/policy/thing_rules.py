@@ -406,7 +406,7 @@ def _is_found(things: Things, type_: int, member: int) -> bool:
 
 
 def _leads_to_part(part: Part, path: ReachedPath) -> bool:
-    """Return True if the path goes through one of the properties that `part` names."""
+    """Return True if the path leads through one of the properties that `part` names."""
     names = [name.lower() for name in part.names]
     before = _NO_TYPE
     for step, name in zip(path.steps, path.names, strict=False):

@@ -39,7 +39,7 @@ _THREE_WAYS: Final = (NO, INDETERMINATE, YES)
 
 
 class PartlyKnownRequest(RequestFacts):
-    """Facts of a request of which the parts in `unknown` are not known."""
+    """Facts of a request; the facts that `unknown` names are not known."""
 
     __slots__ = ("masks_secrets", "possible_facts", "unknown")
 
@@ -129,7 +129,7 @@ class PossibleFacts:
     def slot(self) -> bool:
         """Move to the next combination of possible values.
 
-        Return False after the last combination.
+        Return False after the last combination of possible values.
         """
         while self._made and self._made[-1].way + 1 == self._made[-1].ways:
             self._made.pop()

@@ -55,7 +55,7 @@ async def test_requests_share_a_tunnel_and_the_egress_credentials_stay_there(tmp
 
 
 async def test_tls_within_the_tunnel_is_the_upstreams(tmp_path: Path) -> None:
-    """The egress proxy can read no byte of a request.
+    """The egress proxy can't read any byte of a request.
 
     The proxy refuses an upstream whose certificate has another name.
     """

@@ -1,6 +1,6 @@
 """Tests of one loop iteration: the proxy processes all input, and sends output at the iteration's end.
 
-No response belongs to the wrong request.
+Each response is sent for the request that it belongs to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A large installation with long names: 3,000 proxies, 300 applications with one ruleset, and few events.
 
-SQL in one transaction fills the store, because so many operations would take minutes.
+SQL in one transaction fills the store, because the same changes by operations would take minutes.
 """
 
 from __future__ import annotations

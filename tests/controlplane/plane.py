@@ -120,7 +120,7 @@ class ProxyClient:
 
 
 class Plane:
-    """A running control plane, and the actions of an operator on it."""
+    """A running control plane, with methods for the actions of an operator."""
 
     def __init__(
         self,

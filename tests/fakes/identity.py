@@ -80,7 +80,7 @@ class FakeIdentityProvider(Fake):
         return self._clock() < self._ends.get(token, float("-inf"))
 
     def client_of(self, token: str) -> str | None:
-        """Return the client to which a token was issued."""
+        """Return the client for which a token was issued."""
         return self._clients.get(token)
 
     def issued_to(self, client_id: str) -> list[str]:

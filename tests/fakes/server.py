@@ -44,7 +44,7 @@ class MalformedError(Exception):
 
 @dataclass(slots=True)
 class Received:
-    """A request as the fake server received it."""
+    """A request in the form in which the fake server received it."""
 
     connection: int
     head: bytes

@@ -73,7 +73,7 @@ def upgrade(system: System) -> None:
 
 
 async def runs(system: System, version: str, seconds: float = 40) -> None:
-    """Wait until all processes of the proxy run this version."""
+    """Wait until all processes of the proxy run the version `version`."""
     await until(lambda: f"version {version} takes over" in log_of(system), seconds)
     await until(lambda: "reloaded" in log_of(system).rpartition(f"version {version} takes over")[2], seconds)
 
@@ -271,7 +271,7 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
 
 
 async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp_path: Path) -> None:
-    """The supervisor waits less long for a hanging agent than for draining workers.
+    """The supervisor waits for a shorter time for a hanging agent than for draining workers.
 
     Without an agent, no token is renewed.
     """
@@ -313,7 +313,7 @@ async def test_kills_amid_upgrades_lose_and_double_no_event(tmp_path: Path, code
 
 
 async def test_a_worker_that_hangs_before_it_is_ready_is_replaced(tmp_path: Path, code: Path) -> None:
-    """Only the connections in the hanging worker's own queue wait for its replacement."""
+    """Only the connections in the hanging worker's own queue wait for the replacement worker."""
     hangs = tmp_path / "hangs"
     child = code / "proxy" / "supervisor" / "child.py"
     change(child, "START_SECONDS: Final = 60.0", "START_SECONDS: Final = 5.0")

@@ -1,4 +1,4 @@
-"""Tests that an explanation gives the verdict of the rules and its reason."""
+"""Tests that an explanation gives the verdict of the rules, and the reason for this verdict."""
 
 from __future__ import annotations
 

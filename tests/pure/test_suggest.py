@@ -262,7 +262,7 @@ def test_many_filters_of_one_path_are_all_kept() -> None:
 
 
 def test_one_resource_that_was_shown_whole_shows_no_other() -> None:
-    """A path pattern does not say which of its resources was shown without a filter."""
+    """A path pattern does not show which of the matching resources was returned without a filter."""
     found = seen_filtered(("/v1.0/users/7", STRIPPED), ("/v1.0/users/8", ()))
     (rule,) = parse_ruleset(found.yaml).rules
     assert (rule.verdict, rule.match.path) == ("filter", ("/v1.0/users/{user-id}",))
@@ -304,7 +304,7 @@ def test_a_guard_that_blocks_goes_and_the_filter_stays() -> None:
 
 
 def test_what_a_filter_blocks_is_left_out_and_the_filter_stays() -> None:
-    """The suggested filter also keeps its query guard for a request that it blocks by its path."""
+    """A suggested filter keeps its query guard, even if the filter blocks a request by the request's path."""
     seen = Observations()
     seen.add("GET", "/v1.0/users/7", NOON, STRIPPED)
     seen.add("GET", "/v1.0/users/mobilePhone", NOON)

@@ -50,7 +50,7 @@ class Program:
     process: asyncio.subprocess.Process
 
     async def says(self, line: str) -> None:
-        """Wait until the program has printed this line as its first line."""
+        """Wait until the program has printed the given line as its first line."""
         assert self.process.stdout is not None
         assert (await self.process.stdout.readline()).decode().strip() == line, await self._errors()
 
@@ -139,8 +139,8 @@ class Harness:
     def assert_nothing_leaked(self) -> None:
         """Check that no receiver got a credential that is meant for another receiver.
 
-        Requests to the upstream and the identity provider have no proxy token and no secret of the
-        application. A request to an address that contains its own credential has no token at all.
+        Requests to the upstream and to the identity provider contain no proxy token and no secret of the
+        application. If an address contains a credential, a request to the address has no token at all.
         """
         graph, identity = self.system.graph, self.system.identity
         application = self.system.applications["guarded"]

@@ -98,7 +98,7 @@ def _lifetime(expires_in: float | str) -> float:
 def _refusal(status: int, pause: str | None, body: bytes, now: float) -> CredentialError:
     """Describe the provider's refusal by its error codes.
 
-    Its error description is never used, because it quotes the request.
+    The text never contains the error description, because this description quotes the request.
     """
     asked = min(retry_after(pause, now) or 0.0, _LONGEST_PAUSE)
     try:

@@ -45,7 +45,7 @@ class AssertionRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """Header and claims of a client assertion whose signature was not checked."""
+    """Header and claims of a client assertion, before the signature of the assertion is checked."""
 
     algorithm: str
     key_id: str | None
@@ -109,7 +109,7 @@ def _use_id(issuer: str, jwt_id: str | None, signed: bytes) -> bytes:
 
 
 def _object(part: str) -> dict[str, Any]:
-    """Return the JSON object of one part of a JWT.
+    """Return the JSON object that one part of a JWT encodes.
 
     Raise AssertionRefused if the object is ambiguous or malformed.
     """
@@ -152,7 +152,7 @@ def _decoded(part: str) -> bytes:
 
 
 def _optional(members: dict[str, Any], name: str) -> str | None:
-    """Return the member `name` of a JSON object. The member must be a string.
+    """Return the member `name` of a JSON object. The value of the member must be a string.
 
     Return None if the JSON object does not have the member.
     """
