@@ -335,7 +335,7 @@ async def _serve(
 ) -> None:
     """Serve requests until the exit stack closes.
 
-    At the end, refuse new connections first, then finish current responses.
+    When the exit stack closes, refuse new connections first, then finish current responses.
     """
     runner = web.AppRunner(app, shutdown_timeout=drain_seconds)
     await runner.setup()

@@ -265,7 +265,7 @@ def _by_health(counts: Mapping[Health, int]) -> Metric:
 
 
 def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
-    """Yield the gauges of each proxy, with its name as a label.
+    """Yield the gauges of each proxy, with the proxy's name as a label.
 
     Only enabled proxies have the gauge for the time of the last message.
     """
@@ -398,6 +398,6 @@ def _free(store: Path) -> int:
 def _end_of(certificate: Path) -> datetime:
     """Return when the server's own certificate expires.
 
-    The server's own certificate is the first of its validated chain.
+    The server's own certificate is the first certificate of its validated chain.
     """
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc

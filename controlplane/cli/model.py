@@ -112,7 +112,7 @@ def list_models(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the stored schemas, and the ruleset versions that use them."""
+    """List the stored schemas, and the ruleset versions that use each schema."""
     from controlplane.operations import models
 
     cli: Cli = ctx.obj

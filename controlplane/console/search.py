@@ -311,7 +311,7 @@ def _apps_in(found: FacetList) -> list[str]:
 def _facet(request: PageRequest, facet: Facet, stopped: Collection[str]) -> tuple[str, Sequence[Choice], int]:
     """Return the most frequent values of a field, with links that change the filter.
 
-    A value that is an id is shown by its name, unless another value has the same name.
+    If a value is an id, the page shows the name of the object, unless another value has the same name.
     """
     called = [each.name or each.value for each in facet.values]
     choices = []

@@ -1,4 +1,4 @@
-"""Check sinks: connect to each sink without an event, and compare its progress with the store."""
+"""Check sinks: connect to each sink without an event, and compare the sink's progress with the store."""
 
 from __future__ import annotations
 

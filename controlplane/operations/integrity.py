@@ -44,7 +44,7 @@ class HeadsAsked(Request):
 
 
 class KnownHead(Request, forbid_unknown_fields=False):
-    """A link of an audit chain, from a stored checkpoint. Other members of the checkpoint are allowed."""
+    """A link of an audit chain, from a stored checkpoint. A checkpoint may have further members."""
 
     org_id: str
     number: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

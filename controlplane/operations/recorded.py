@@ -238,7 +238,7 @@ class FormerRules:
 
 
 def _of_this_language(text: str) -> Ruleset | None:
-    """Return a parsed ruleset, or None if its text is of an older version of the rule language."""
+    """Return a parsed ruleset, or None if the text is in an older version of the rule language."""
     try:
         return parse_ruleset(text)
     except InvalidRuleset:

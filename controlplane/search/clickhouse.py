@@ -136,7 +136,7 @@ class ClickHouseIndex:
     async def outbox_name(self) -> str:
         """Name under which the store's outbox records the progress of this ClickHouse table.
 
-        If the ClickHouse table is dropped and created again, the new table has another name in the outbox.
+        If the ClickHouse table is dropped and created again, the new table has a new name in the outbox.
         """
         async with self._preparing:
             if self._incarnation is None:
@@ -304,7 +304,7 @@ class ClickHouseIndex:
         return purged
 
     async def _apply_tier(self, org_id: str) -> None:
-        """Apply the organisation's current retention tier to stored events that have another tier."""
+        """Apply the organisation's current retention tier to stored events that have a different tier."""
         days = (await self._tiers()).get(org_id, _LONGEST_DAYS)
         values = {"org": org_id, "days": days, "database": self._database, "table": TABLE}
         other = f"org = {{org:String}} AND {KEEP_DAYS} != {{days:UInt16}}"

@@ -61,7 +61,7 @@ _BLOOM: Final = "tokenbf_v1(32768, 4, 0)"  # bytes for the words of 8192 events
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the ClickHouse table, and the function that gives its value for an event."""
+    """A column of the ClickHouse table, and the function that gives the column's value for an event."""
 
     name: str
     type: str
@@ -170,7 +170,10 @@ class ClickHouseDialect:
 
 
 def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
-    """Return the condition for the value of a field, or for one of several values of a field."""
+    """Return a condition on the value of a field.
+
+    If the field has several values, one value must satisfy the condition.
+    """
     if field.kind != "texts":
         return holds(field.name)
     condition = holds("each")

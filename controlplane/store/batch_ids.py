@@ -3,9 +3,9 @@
 The code of this module does no I/O itself.
 
 The store accepts a batch id only once. After 48 hours, a batch id that was used is refused for ever. A proxy
-of this project makes a batch id as a UUIDv7, which begins with the time of its creation. The store keeps a
-UUIDv7 batch id for some days. Later the store refuses the id because of the old time in it. The store keeps a
-batch id without a time for years.
+of this project makes a batch id as a UUIDv7, which begins with the time at which the id was made. The store
+keeps a UUIDv7 batch id for some days. Later the store refuses the id because of the old time in it. The store
+keeps a batch id without a time for years.
 
 No events are lost if a batch arrives for the first time under an id that is too old. After such a refusal,
 the proxy sends the events of the batch under a new batch id.
@@ -38,7 +38,7 @@ def is_too_old(batch_id: str, now_ms: int) -> bool:
 
 
 def forget_ms(batch_id: str, accepted_ms: int) -> int:
-    """Return the time from which the store need not keep a batch id that it accepts now.
+    """Return the time from which the store need not keep a batch id that is accepted now.
 
     If a clock was ahead when the batch id was made, the store keeps the id until the time in the id is old
     enough.

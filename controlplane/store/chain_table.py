@@ -36,7 +36,7 @@ _decode_purged: Final = msgspec.json.Decoder(Purged).decode
 
 
 def head(connection: Connection, org_id: str) -> Link | None:
-    """Return the newest chain link of the organisation, or None if it has no chain."""
+    """Return the newest chain link of the organisation, or None if the organisation has no chain."""
     with connection.damaged_text():
         row = connection.row(
             f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",  # noqa: S608
@@ -158,7 +158,7 @@ class Chain:
     def adopt(self, connection: Connection, org_id: str) -> int:
         """Add to the organisation's audit chain the next blocks that an earlier release stored.
 
-        Return the number of the events in these blocks.
+        Return the number of events in the added blocks.
         """
         newest = head(connection, org_id)
         rows = connection.rows(

@@ -225,7 +225,7 @@ class Tombstone:
 
     @property
     def label(self) -> str:
-        """Name of the object, and the date of its deletion.
+        """Name of a deleted object, and the date of the deletion.
 
         The date distinguishes the deleted object from an existing object of the same name.
         """
@@ -1076,7 +1076,7 @@ class AuditStore(OutboxStore, Protocol):
         """Return the unacknowledged losses of each proxy, summed over all its organisations."""
 
     async def losses_of_org(self, org_id: str) -> Losses:
-        """Return the losses of the organisation's events at all proxies, including acknowledged ones."""
+        """Return the losses of the organisation's events at all proxies, including acknowledged losses."""
 
     async def acknowledge_losses(
         self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None
@@ -1148,7 +1148,7 @@ class ChainStore(ArchiveSource, Protocol):
     async def adopt_blocks(self, org_id: str) -> int:
         """Add to the audit chain the next blocks of events that an earlier release stored.
 
-        Return the number of events in these blocks.
+        Return the number of events in the added blocks.
         """
 
     async def chained_orgs(self) -> list[str]: ...
@@ -1314,7 +1314,7 @@ class RegistryStore(Protocol):
     async def sync_content(
         self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits, generation: int | None = None
     ) -> SyncContent | str:
-        """Return the sync content for the proxy, or only its version if the proxy has that version already.
+        """Return the sync content for the proxy, or only the content's version if the proxy has it already.
 
         `generation` is the generation of the registry, if the caller has just read the generation.
         """
@@ -1636,7 +1636,7 @@ class TombstoneStore(Protocol):
     async def delete_ruleset(self, ruleset_id: str, by: str, expected: int | None) -> Tombstone:
         """Delete a ruleset of an organisation.
 
-        Raise Conflict if the ruleset is in use, or if its active version is not `expected`.
+        Raise Conflict if the ruleset is in use, or if the ruleset's active version is not `expected`.
         """
 
     async def ruleset_users(self, ruleset_id: str) -> list[str]:

@@ -151,7 +151,7 @@ def _order(keys: Sequence[str], *, descending: bool) -> str:
 
 
 def among(dialect: Dialect, column: str, values: Collection[str]) -> Condition:
-    """Return the condition that the column has one of these values."""
+    """Return the condition that the column has one of the given values."""
     return Condition(f"{column} {dialect.among}", (dialect.listed(sorted(values)),))
 
 

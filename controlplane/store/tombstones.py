@@ -284,7 +284,7 @@ def _delete_rulesets(connection: Connection, ruleset_ids: Sequence[str]) -> None
 
 
 def _acknowledge_losses(connection: Connection, org: Tombstone) -> None:
-    """Acknowledge the losses of a deleted organisation, so that they no longer affect proxy health."""
+    """Acknowledge the losses of a deleted organisation: these losses no longer affect proxy health."""
     given = Acknowledgement(org.deleted_ms, org.deleted_by, "The organisation was deleted.")
     for (proxy_id,) in connection.rows("SELECT proxy_id FROM proxy_orgs WHERE org_id = ?", (org.id,)):
         acknowledge(connection, (proxy_id, org.id), given, None)

@@ -1,4 +1,4 @@
-"""Secret of a key vault, as this process keeps it.
+"""A secret from a key vault, in the form that this process keeps.
 
 The process reads the secret again from time to time, and uses the last value while the vault is unreachable.
 """
@@ -71,7 +71,7 @@ class Held(Protocol):
 
     @property
     def what(self) -> str:
-        """Name and purpose of the secret, as messages name them."""
+        """Name and purpose of the secret, in the words of log messages."""
 
     @property
     def ends_at(self) -> float:

@@ -41,7 +41,7 @@ def supervisor_of(retention: Path) -> int | None:
 def ports(settings: Settings, *, supervisor: int | None) -> list[Finding]:
     """Check the listening ports of the proxy.
 
-    `supervisor` is the process id of the running proxy, if there is one.
+    `supervisor` is the process id of the running proxy, or None if no proxy runs.
     """
     running = supervisor is not None
     found = [_port("Proxy.Listen", each, running=running) for each in settings.proxy.listen]
@@ -102,8 +102,8 @@ def _port(key: str, address: Address, *, running: bool) -> Finding:
 def _bound(address: Address) -> OSError | None:
     """Return the error of an attempt to bind the address; None if the attempt succeeds.
 
-    The socket is bound for a moment, but does not listen. The bound socket does not prevent another process
-    from listening, because it sets SO_REUSEADDR too.
+    The socket is bound for a moment, but does not listen. Another process can listen while the socket is
+    bound, because the socket sets SO_REUSEADDR too.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -1,6 +1,6 @@
 """Shared memory page of counters for each process slot.
 
-A process adds to its counters, the agent reads them, and no lock is needed.
+A process adds to its counters and the agent reads these counters, without a lock.
 
 The supervisor creates the counter pages before its first fork. The counter page of a slot outlives the slot's
 process, so counters only grow until the whole proxy stops. A process that takes over the slot of an ended

@@ -34,7 +34,7 @@ class Match(msgspec.Struct, frozen=True):
 
     @property
     def names_things(self) -> bool:
-        """True if the rule can only be compiled against a schema, because it names schema things."""
+        """True if the rule can only be compiled against a schema, because the rule names schema things."""
         return bool(self.resource or self.operation or self.pack)
 
 

@@ -1,4 +1,4 @@
-"""Plain scalars of YAML: their spelling, and the number or boolean that each may stand for.
+"""Plain scalars of YAML: the spelling, and the number or boolean that a scalar may stand for.
 
 YAML's implicit types lose the spelling of scalars. For example, `1.10` becomes 1.1, `4.0` becomes 4 and `+47`
 becomes 47. So a plain YAML scalar becomes a `Written` if its Python value does not preserve the spelling. A
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A plain YAML scalar whose spelling differs from the result of `text_of` for its number or boolean."""
+    """A plain YAML scalar that `text_of` would spell differently as a number or boolean."""
 
     written: str
 

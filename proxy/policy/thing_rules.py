@@ -319,7 +319,7 @@ class ThingRules:
         return tuple([at for at, rule in enumerate(self._rules) if member in rule.things[digest].members])
 
     def _naming(self, digest: str, type_: int) -> tuple[int, ...]:
-        """Return the positions of the rules that name the given type, or a stream of its objects."""
+        """Return the positions of the rules that name the given type, or a stream of objects of the type."""
         found: list[int] = []
         for at, rule in enumerate(self._rules):
             things = rule.things[digest]

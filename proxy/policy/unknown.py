@@ -5,8 +5,8 @@ every request that the event may describe, and runs once for each combination of
 combinations have the same outcome, the unknown facts make no difference.
 
 If a check needs an unknown fact, the evaluation tries possible values: first that the fact exists or not,
-then each result of a comparison. The evaluation assumes the same result for the same comparison everywhere.
-An unknown body is assumed to be JSON.
+then each result of a comparison. If a comparison occurs several times, the evaluation assumes one result for
+all occurrences. An unknown body is assumed to be JSON.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def _fact(condition: Condition) -> str:
 
 
 def _positive(test: Comparison) -> tuple[Comparison, bool]:
-    """Return a condition's test without its negation, and True if the test had a negation.
+    """Return the test of a condition without negation, and True if the original test was negated.
 
     Because the test is returned without its negation, `equals` and `not_equals` share one assumed result.
     """

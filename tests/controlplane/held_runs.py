@@ -1,4 +1,4 @@
-"""Functions that other processes run, and that wait until a test releases them."""
+"""Functions that run in other processes, and wait until a test releases the processes."""
 
 from __future__ import annotations
 

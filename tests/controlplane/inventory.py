@@ -47,7 +47,7 @@ class Inventory:
         await proxies.revoke.perform(self._context, OPERATOR, proxies.OrgOfProxy(reference, org))
 
     async def apply_ruleset(self, org: str, name: str, rule_count: int, text: str) -> Ruleset:
-        """Store the ruleset text unchanged, even if the operation would refuse it."""
+        """Store the ruleset text unchanged, even if the operation would refuse this text."""
         context, org_id = self._context, (await self.org(org)).org_id
         ruleset = Ruleset(new_id(context.clock), org_id, name, 1, rule_count, context.clock.wall_ms())
         schemas = (await context.store.current_schemas(org_id)).digests

@@ -66,7 +66,7 @@ async def test_a_bad_page_is_never_a_response(tmp_path: Path, page: int, clock: 
 async def test_a_damaged_index_is_put_aside_and_built_anew(
     tmp_path: Path, damage: str, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The index is derived from the store, so it is quarantined and rebuilt while proxies are served."""
+    """A damaged search index is quarantined and rebuilt from the store while proxies are served."""
     path = tmp_path / "var" / "controlplane.db.search.sqlite"
     async with started(tmp_path, clock) as plane:
         org = await plane.org("acme")

@@ -1,4 +1,4 @@
-"""Tests of control planes on one PostgreSQL database: one leads, and another one takes over."""
+"""Tests of control planes that share a PostgreSQL database: one leads, and another takes over from it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_who_loses_its_session_leads_no_more(join: Join, postgres: Postgre
 
 
 async def test_who_stalls_leads_no_more(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stopped process closes no connection, so PostgreSQL must release its lock."""
+    """A stopped process closes no connection, so PostgreSQL must release the lock of the process."""
     async with soon():
         with monkeypatch.context() as patched:
             patched.setattr(postgres_peers, "_STALLED_MS", 500)
@@ -118,7 +118,7 @@ async def test_the_server_looks_within_ten_seconds_if_a_host_vanished(
 
 
 def keepalives(port: int) -> list[tuple[str, float]]:
-    """Return the timer (02: keepalive) of each PostgreSQL connection, and the seconds left on it."""
+    """Return the timer (02: keepalive) of each PostgreSQL connection, and the seconds left on the timer."""
     found = []
     for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
         _, local, _, state, _, timer, *_ = line.split()

@@ -492,7 +492,7 @@ async def test_who_is_nobody_here_is_told_which_names_were_looked_for(
 async def test_what_no_visitor_did_counts_against_no_visitor(
     console: Console, fault: dict[str, object]
 ) -> None:
-    """Many people may share one address, and passwords must still work for them."""
+    """Many people may share one address, and must still be able to sign in by password."""
     people = console.provider.people
     before = {name: getattr(people, name) for name in fault}
     for name, value in fault.items():
@@ -511,7 +511,7 @@ async def test_somebody_who_is_nobody_here_counts(console: Console) -> None:
 
 @pytest.mark.parametrize(("issuer", "status"), [("", 303), ("/", 303), ("-of-another", 401)])
 async def test_the_issuer_of_a_response_is_this_provider(console: Console, issuer: str, status: int) -> None:
-    """The console checks the issuer of a response only if the response names one (RFC 9207)."""
+    """The console checks the issuer of a response only if the response names an issuer (RFC 9207)."""
     provider = console.provider
     provider.people.back = {"iss": f"{provider.base_url}/{TENANT}/v2.0{issuer}"}
     assert (await console.sign_in())[0] == status

@@ -1,4 +1,4 @@
-"""Tests of a log reader that stalls or exits: the proxy and control plane do not wait for it."""
+"""Tests of a log reader that stalls or exits: the proxy and control plane do not wait for the reader."""
 
 from __future__ import annotations
 

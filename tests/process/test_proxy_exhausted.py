@@ -1,4 +1,4 @@
-"""Tests of a proxy without free processes or descriptors: it keeps serving, and a reload changes nothing."""
+"""Tests of a proxy without free processes or descriptors: the proxy serves, and a reload changes nothing."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_no_spelling_makes_another_resource_of_it(
 ) -> None:
     """A spelling of one resource gives no access to another resource.
 
-    Rules about other resources do not block the spelling.
+    A spelling of a resource is not blocked by rules about other resources.
     """
     if resource == other:
         return

@@ -123,7 +123,7 @@ class Harness:
         return await (await self.start(language, program, without_secret)).results()
 
     def prepare_responses(self) -> None:
-        """Prepare upstream paths: some fail twice and then succeed, one fails, one returns a long page."""
+        """Prepare upstream paths: some succeed after two failures, one fails, and one returns a long page."""
         graph = self.system.graph
         first = graph.first_responses
         json_type = ("Content-Type", "application/json")

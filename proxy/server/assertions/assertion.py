@@ -169,7 +169,7 @@ def _required(members: dict[str, Any], name: str) -> str:
 def _audience(value: object) -> str | None:
     """Return the only audience of an assertion.
 
-    Return None if there are several audiences, because each of them could replay the assertion.
+    Return None if there are several audiences, because each audience could replay the assertion.
     """
     if isinstance(value, list) and len(value) == 1:
         value = value[0]

@@ -268,9 +268,9 @@ class Layout:
         return [head[start:end] for start, end in self._spans]
 
     def values_if_same(self, head: bytes) -> list[bytes] | None:
-        """Return the varying values of another head with the same layout.
+        """Return the varying values of a head that has this layout.
 
-        Return None if the other head has a different layout.
+        Return None if the head has a different layout.
         """
         if len(head) != self._size:
             return None

@@ -69,7 +69,7 @@ class UpstreamPool(ConnectionOwner):
         """Call `upstream_ready` of `user` with an upstream connection, now or later.
 
         Call `upstream_lost` if no connection can be opened, or `upstream_queue_full` if too many users
-        already wait for a connection. `fresh` requests a new connection instead of an idle one.
+        already wait for a connection. `fresh` requests a new connection instead of an idle connection.
         """
         idle = self._idle
         while idle and not fresh:
