@@ -1,4 +1,4 @@
-"""The requests of the demo, sent through a running system, and differences from the expected results."""
+"""Send the requests of the demo through a running system, and find differences from the expected results."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _of_webhook(sink: WebhookSettings, row: Row | None) -> Finding:
 
 
 def _names_of_nothing(connection: Connection, sink: AnyTable) -> Iterator[Finding]:
-    """Find organisations, applications and proxies in the sink's settings that do not exist.
+    """Find organisations, applications and proxies that a sink's settings name but that do not exist.
 
     A sink never delivers events for a name that does not exist.
     """

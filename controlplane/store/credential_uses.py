@@ -1,4 +1,4 @@
-"""The last use of credentials, which is stored together with the events of issued tokens."""
+"""The last use of each credential. The store saves the last use together with the events of issued tokens."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class NotFound(StoreError):
 
 
 class AlreadyExists(StoreError):
-    """Error because an object with this name exists already."""
+    """Error because an object with the given name exists already."""
 
 
 class Conflict(StoreError):
@@ -383,7 +383,7 @@ class EnrolmentToken:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Request of a proxy to be enrolled."""
+    """Request with which a proxy enrols itself."""
 
     token_digest: bytes
     enrolment_id: str
@@ -586,7 +586,7 @@ class App:
     def secret_version(self) -> int:
         """The lowest version among an application's valid client secrets, or 0 if no client secret is valid.
 
-        An access token from a secret of a lower version is revoked.
+        An access token that was issued for a client secret of a lower version is revoked.
         """
         if not self.secrets:
             return 0
@@ -640,7 +640,7 @@ class EndedCredentials:
 
 @dataclass(frozen=True, slots=True)
 class SyncContent:
-    """Sync content for one proxy: organisations, applications, rulesets, emergency stops, and its version."""
+    """Sync content for one proxy: organisations, applications, rulesets, emergency stops and a version."""
 
     version: str
     generated_ms: int
@@ -666,7 +666,7 @@ class Gap(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Unacknowledged faults of a proxy's audit trail, such as lost events, each as a number of events."""
+    """Number of events for each unacknowledged kind of fault in a proxy's audit trail, such as losses."""
 
     missing: int = 0  # sequence numbers below the highest that were never received
     repeated: int = 0  # events with duplicate sequence numbers
@@ -703,7 +703,7 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedNumbers:
-    """Sequence numbers of an organisation's events that one proxy delivered, with acknowledged losses."""
+    """Sequence numbers of events from one proxy for one organisation, with acknowledged losses."""
 
     highest: int
     gaps: tuple[Gap, ...]
@@ -1045,7 +1045,7 @@ class AuditStore(OutboxStore, Protocol):
     """Storage of audit events and of the reports of proxies."""
 
     async def commit_batch(self, batch: NewBatch, limits: RateLimits) -> Outcome:
-        """Store a batch of audit events, which is durable on return.
+        """Store a batch of audit events. The events are durable when the method returns.
 
         The store changes nothing for a batch that it refuses.
         """
@@ -1325,7 +1325,7 @@ class RegistryStore(Protocol):
         """Return the version of the proxy's sync content; None until the proxy has requested the content."""
 
     async def master_key_check(self, sealed: bytes) -> bytes:
-        """Return the check text of the store, which is sealed with the store's master key.
+        """Return the store's check text, which was encrypted with the store's master key.
 
         At the first start with a new store, save `sealed` as the check text.
         """
@@ -1441,7 +1441,7 @@ class OperatorStore(Protocol):
     async def add_operator(self, operator: Operator) -> None: ...
     async def operators(self) -> list[Operator]: ...
     async def operator(self, reference: str) -> Operator | None:
-        """Return the operator with this id or name. The case of letters does not matter."""
+        """Return the operator with this id or name. Upper and lower case letters count as equal."""
 
     async def set_password(self, operator_id: str, password_hash: str | None) -> None:
         """Set the password of an operator, which ends the operator's sessions."""
@@ -1663,7 +1663,7 @@ class TombstoneStore(Protocol):
 
     async def tombstones(self, ids: Collection[str]) -> list[Tombstone]: ...
     async def tombstones_named(self, name: str) -> list[Tombstone]:
-        """Return the tombstones of deleted objects with exactly that name, the latest first."""
+        """Return the tombstones of deleted objects with exactly the given name, the latest first."""
 
     async def tombstones_of(self, kind: TombstoneKind) -> list[Tombstone]: ...
     async def purge_tombstones(self, now_ms: int, log_kept_ms: int) -> int:

@@ -178,7 +178,7 @@ def _never_reached(ruleset: Ruleset) -> _Advice:
 
 
 def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]:
-    """Return the earlier rules that together decide all requests to the path, or an empty list.
+    """Return earlier rules that together decide all requests to the path; empty if there are none.
 
     The earlier rules must decide all requests of each method that the rule matches.
     """

@@ -130,7 +130,7 @@ def _with_method(template: str, method: str) -> str:
 class _Examination:
     """The search for the routes that a ruleset leaves open, in one schema.
 
-    Conditions on the client address and on the time count as matched.
+    The search assumes that conditions on the client address and on the time are true.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Response:
 
     @property
     def is_explained(self) -> bool:
-        """Return True if the body has an error of a control plane, and is not the page of an intermediary."""
+        """Return True if the body is an error response of a control plane, and not an intermediary's page."""
         return self._error() is not None
 
     @property

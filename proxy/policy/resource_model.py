@@ -127,7 +127,7 @@ class ResourceModel:
         return self._ids.get(folded, _NO)
 
     def type_of(self, folded: str) -> int:
-        """Return the schema type with this full name: in lower case, with its namespace or an alias of it."""
+        """Return the schema type with this full name in lower case; an alias may replace the namespace."""
         space, _, simple = folded.rpartition(".")
         return self._type_of(self._space_of(space), self.name_id(simple))
 

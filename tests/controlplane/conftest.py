@@ -52,7 +52,10 @@ def postgres() -> Iterator[PostgresServer]:
 def postgres_url(
     postgres: PostgresServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """Return the URL of a database with the store's tables, whose time limits use the fake clock."""
+    """Return the URL of a database with the store's tables.
+
+    The time limits in this database use the fake clock.
+    """
     from controlplane.store.postgres_connection import PostgresConnection
 
     monkeypatch.setattr(PostgresConnection, "steady_ms", lambda _: clock.steady_ms())

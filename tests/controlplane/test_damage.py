@@ -25,7 +25,7 @@ KNOWN = json.loads((FORMATS / "v1" / "known.json").read_text("utf-8"))
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Expect a failed start, whose error names the damaged file and the remedy."""
+    """Expect that the start fails with an error that names the damaged file and the remedy."""
     try:
         yield
     except StoreError as error:

@@ -28,7 +28,7 @@ STRANGERS = 40  # unauthenticated requests; each writes a log line
 
 
 class Pipe:
-    """A pipe in place of a log file, whose reader is in the test's process."""
+    """A pipe that replaces a log file. The test's process reads from the pipe."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)

@@ -1,4 +1,4 @@
-"""Tests of a rule with `until`, which ends at a time."""
+"""Tests of rules with `until`, the time at which a rule ends."""
 
 from __future__ import annotations
 

@@ -474,7 +474,7 @@ def test_and_so_it_is_of_a_response(
 
 
 def agrees_on_response(account: Account, before: Decision) -> None:
-    """Check the response rules: a rule that allows ends the search, and the request's verdict stays."""
+    """Check that an allowing response rule ends the search, and keeps the verdict of the request."""
     assert account.decision is not None
     verdict, deciding, logged = retold(account, Decision("allow", "default", reason="default"))
     if verdict in ("block", "filter"):

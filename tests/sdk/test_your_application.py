@@ -21,7 +21,7 @@ RULES: Final = ROOT / "conf" / "demo" / "hr-sync.yaml"  # rules of the demo that
 
 
 def block(kind: str) -> str:
-    """Return the only code block of this kind in the page."""
+    """Return the only code block of the given kind in the page."""
     (text,) = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.M | re.S)
     return str(text)
 

@@ -111,7 +111,7 @@ def _use_id(issuer: str, jwt_id: str | None, signed: bytes) -> bytes:
 def _object(part: str) -> dict[str, Any]:
     """Return the JSON object that one part of a JWT encodes.
 
-    Raise AssertionRefused if the object is ambiguous or malformed.
+    Raise AssertionRefused if the JSON object is ambiguous or malformed.
     """
     try:
         value = json.loads(
