@@ -62,7 +62,7 @@ def _packaged_envoy() -> str | None:
 
 @cache
 def nginx_modules() -> str | None:
-    """Return the directory of nginx's modules, if the modules for J2 and J4 and lua-cjson are installed."""
+    """Return nginx's module directory, if it has lua-cjson and the modules for the jobs J2 and J4."""
     nginx = find("nginx")
     if nginx is None:
         return None
@@ -82,7 +82,7 @@ def version(program: str) -> str:
 
 
 def wheels(names: Sequence[str]) -> list[str]:
-    """Return the packages of `names` that the peers' Python has, with their versions."""
+    """Return the versions of those packages in `names` that are installed for the peers' Python."""
     code = (
         "import importlib.metadata as m, sys\nfor n in sys.argv[1:]:\n"
         " try: print(n, m.version(n))\n except m.PackageNotFoundError: pass"

@@ -83,7 +83,10 @@ class Connection(web.RequestHandler):
         self._connections.proved(self)
 
     def close_after_response(self) -> None:
-        """Close the connection after its next response. An unauthenticated client needs only one response."""
+        """Close the connection after its next response.
+
+        A client that is not authenticated needs only one response on its connection.
+        """
         self._closes = True
 
     def abort(self) -> None:

@@ -61,7 +61,7 @@ class Screen:
             self.print(f"   {page.about}")
 
     def summary(self, demo: Demo, day: Counter[str]) -> None:
-        """Print how many requests had each verdict."""
+        """Print the number of requests for each verdict."""
         sent = Counter(result.events[0]["verdict"] for result in demo.results if result.events)
         shown = Table(box=None, pad_edge=False, header_style="bold")
         shown.add_column("Verdict")

@@ -135,7 +135,7 @@ class _Past:
     async def add_rulesets(self) -> None:
         """Publish the first version of each ruleset.
 
-        The first version of one ruleset allows more than its current text.
+        The first version of one ruleset allows more requests than the ruleset's current text.
         """
         self._schemas = await self._add_schema()
         wider = _text(HR_RULES).replace("at_most: 100}", "at_most: 500}")
@@ -144,7 +144,10 @@ class _Past:
         await self._publish(REPORTING_RULES, _text(REPORTING_RULES), "First version")
 
     async def change_lately(self, now_ms: int) -> None:
-        """Publish the current ruleset text three days ago, and replace a secret three hours ago."""
+        """Publish the current ruleset text at a time three days ago.
+
+        Replace a secret at a time three hours ago.
+        """
         self._move_clock(now_ms - 3 * DAY_MS)
         await self._publish(HR_RULES, _text(HR_RULES), "Pages of at most 100 devices")
         self._move_clock(now_ms - 3 * _HOUR_MS)

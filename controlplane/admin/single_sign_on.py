@@ -155,7 +155,7 @@ class SingleSignOn:
         return await self._provider.proof(code, self._redirect_uri, _secrets_of(begun))
 
     async def _person(self, proof: Proof) -> Identified:
-        """Return the operator that the claims identify, by a link to the operator or by the person's groups.
+        """Return the operator for the claims: by a link to an operator, or by the person's groups.
 
         Only the first sign-in of a person finds a local operator by name, and links the person to this
         operator. An operator with a password is never linked by name. If the ID token names no operator, the

@@ -402,7 +402,7 @@ def delete(
 ) -> None:
     """Delete an app with its secrets.
 
-    The app's secrets and tokens end at each proxy's next sync. Audit events of the app stay.
+    The app's secrets and tokens end at each proxy's next sync. The audit events of the app stay in the store.
     """
     from controlplane.operations import apps, deletions
 

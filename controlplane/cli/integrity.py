@@ -81,7 +81,7 @@ def head(
 ) -> None:
     """Print the newest link of each organisation's audit chain.
 
-    Store the output of the command off-site, for `audit verify`.
+    Keep a copy of the command's output at another site, for a later `audit verify`.
     """
     from controlplane.operations.integrity import HeadsAsked
     from controlplane.operations.integrity import head as heads

@@ -1,4 +1,4 @@
-"""Pure functions that add a rule that allows one request at the start of a ruleset's text."""
+"""Pure functions that add a rule at the start of a ruleset's text. The rule allows one request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ID: Final = re.compile(r"(  - id: )(\S+)")
 
 
 def with_allowing_rule(text: str, method: str, target: str) -> str:
-    """Return a ruleset's text with new first rules that allow the request.
+    """Return a ruleset's text in which new rules at the start allow the request.
 
     Raise InvalidRequest if no rule can allow the request, or if a rule of the text does not start on its own
     line.

@@ -93,7 +93,7 @@ class EnrolmentTokenDetails(EnrolmentTokenFacts):
 async def add(context: OperationContext, actor: Actor, request: AddEnrolmentToken) -> NewEnrolmentToken:
     """Make an enrolment token, with which proxies add themselves to organisations.
 
-    The token is shown once.
+    The enrolment token is shown only once.
     """
     if not request.orgs:
         raise InvalidRequest("orgs: is empty; a token needs at least one organisation")

@@ -115,8 +115,8 @@ def _facts(line: LogLine) -> RecordFacts:
 def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return a request in the operator log as pairs of name and value.
 
-    The pairs leave out the organisation, and all members that the operator's request did not contain. The id
-    of a thing is replaced by the current name of the thing.
+    The pairs leave out the organisation, and all members that the operator's request did not contain. The
+    pairs have the current name of an object in place of the object's id.
     """
     return [
         (_member(name), _value(value, names))

@@ -59,7 +59,7 @@ class ProxyReach(Response):
     """State of an emergency stop at one proxy.
 
     Proxies in the states `unreachable` and `disabled` have not confirmed the stop. Proxies in the state
-    `ended` stopped in order before they confirmed the stop.
+    `ended` stopped cleanly before they confirmed the emergency stop.
     """
 
     proxy_id: str

@@ -93,7 +93,7 @@ def walk(
 def limited(raw: Connection, seconds: float) -> Iterator[None]:
     """Let the server cancel a statement that runs longer than `seconds`.
 
-    The driver then raises QueryCanceled.
+    If the server cancels the statement, the driver raises QueryCanceled.
     """
     with raw.transaction():
         rows(raw, "SELECT set_config('statement_timeout', $1, true)", (str(int(seconds * 1000)),))

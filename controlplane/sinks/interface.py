@@ -41,7 +41,7 @@ class Refusal:
 class Sent:
     """The result of a delivery of events to a sink.
 
-    The sink has received all delivered events, except the events that it refused.
+    A sink has received all delivered events, except the events that the sink refused.
     """
 
     refused: tuple[Refusal, ...] = ()
@@ -117,7 +117,7 @@ class Archive(Protocol):
     async def write(
         self, store: ArchiveSource, after: int, upto: int, org_ids: Collection[str] | None
     ) -> int:
-        """Write the events between two positions: those of the given organisations, or of all organisations.
+        """Write the events of the given organisations, or of all organisations, between two positions.
 
         When the archive holds all events of the range, return the number of these events. Raise
         SinkUnavailable if the write fails. After an error, the caller writes the same range again. Repeated

@@ -53,16 +53,16 @@ def numbered(sql: str) -> str:
 
 
 class _BoolDumper(Int8BinaryDumper):
-    """Sends a boolean to PostgreSQL as a number, as with SQLite."""
+    """Sends a boolean to PostgreSQL as a number. In SQLite, booleans are numbers too."""
 
     def dump(self, obj: object) -> bytes:
         return bytes(super().dump(int(cast(bool, obj))) or b"")
 
 
 class _TextDumper(StrDumper):
-    """Sends a text to PostgreSQL with a mark in place of each NUL, which PostgreSQL does not store.
+    """Sends a text to PostgreSQL with a mark for each NUL character, which PostgreSQL does not store.
 
-    The names and ids in the store contain no NUL.
+    The names and ids that the store keeps never contain a NUL character.
     """
 
     def dump(self, obj: str) -> Any:
@@ -77,7 +77,7 @@ class _WholeNumberLoader(NumericBinaryLoader):
 
 
 def prepare(raw: psycopg.Connection[TupleRow]) -> None:
-    """Make values convert between Python and PostgreSQL as they do with SQLite."""
+    """Make conversions between Python and PostgreSQL values work like those of SQLite values."""
     for kind, dumper in (
         (int, Int8Dumper),  # a list goes as text
         (int, Int8BinaryDumper),
@@ -92,9 +92,9 @@ def prepare(raw: psycopg.Connection[TupleRow]) -> None:
 class PostgresConnection:
     """A PostgreSQL connection within one transaction, in the form in which a job of the store uses it.
 
-    A transaction that writes sends its statements in a pipeline: `run` and `many` wait only for the next
-    result that a job needs, or for the commit. So the transaction that stores a batch needs few round trips
-    to the database server.
+    A transaction that writes sends its SQL statements in a pipeline. The methods `run` and `many` do not wait
+    for a result, unless a job needs it or commits the transaction. So the transaction that stores a batch
+    needs few round trips to the database server.
     """
 
     dialect = POSTGRES
@@ -163,7 +163,7 @@ class PostgresConnection:
         return int(self.row("SELECT take_positions(?, ?, ?)", (count, *POSITIONS_LOCKS))[0])
 
     def positions_used(self, last: int) -> None:
-        """Do nothing, because a PostgreSQL sequence never returns a position twice."""
+        """Do nothing, because the sequence in PostgreSQL never returns the same position twice."""
 
     def steady_ms(self) -> int:
         now, self._now = self._now or self._execute(f"SELECT {_NOW}", ()), None

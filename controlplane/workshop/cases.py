@@ -46,7 +46,10 @@ class CasesRun:
 
 
 def run_cases(ruleset: Ruleset, text: str, schemas: Schemas = NO_SCHEMAS) -> CasesRun:
-    """Run the cases in `text` against a ruleset. Raise InvalidRuleset if the text does not contain cases."""
+    """Run the cases in `text` against a ruleset.
+
+    Raise InvalidRuleset if the text does not contain ruleset cases.
+    """
     document, cases = _parse(text)
     explainer = Explainer(ruleset, schemas)
     failed, failures = 0, list[RulesetProblem]()
@@ -197,14 +200,17 @@ def _field_lines(fields: _Fields) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _bytes(body: object) -> bytes | None:
-    """Return the bytes of a case's body: a text unchanged, and any other value as JSON."""
+    """Return the body of a ruleset case as bytes: a text unchanged, and any other value as JSON."""
     if body is None:
         return None
     return body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
 
 
 def parse_moment(text: str) -> float | None:
-    """Return the Unix time of an RFC 3339 text, or None if some time zone could not show that time."""
+    """Return the Unix time of an RFC 3339 text.
+
+    Return None if a time zone exists in which the time cannot be shown.
+    """
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError:

@@ -157,8 +157,8 @@ def _thing(graph: SchemaGraph, steps: tuple[reached.Step, ...]) -> Thing | None:
 def _is_of_one_type(graph: SchemaGraph, step: reached.Step) -> bool:
     """Return True if the relation contains its objects, or if no type derives from the type of these objects.
 
-    `/users/{id}/messages` names messages. For example, `/users/{id}/messages` counts as the type message, but
-    `/groups/{id}/members` counts as a relation.
+    For example, `/users/{id}/messages` counts as the type of its objects, message. `/groups/{id}/members`
+    counts as a relation, because the members have other addresses.
     """
     return bool(graph.model.member_flags(step.member) & CONTAINED) or not graph.has_derived(step.type)
 

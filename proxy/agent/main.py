@@ -78,8 +78,9 @@ def run_agent(
 
     SIGTERM ends the agent cleanly. The signal LAST_STOP also ends the agent, but the agent may use the
     configured time to deliver events. `channels` are the agent's ends of the channels to the worker slots.
-    The supervisor keeps both ends of each channel open. `to_old_workers` are channels to workers that run
-    with other settings or another version. Old workers have no other agent during a reload.
+    The supervisor keeps both ends of each channel open. `to_old_workers` are channels to old workers, which
+    run with other settings or another version than the new workers. Old workers have no other agent during a
+    reload.
     """
     gc.enable()  # all modules are imported
     os.nice(NICENESS)
@@ -298,7 +299,7 @@ class _Agent:
         return self._sync.proxy_id if self._enrolment is None else self._enrolment.proxy_id
 
     async def _serve_admin(self) -> None:
-        """Serve the admin listener once its address is free.
+        """Serve the admin listener as soon as the address of the listener is free.
 
         The rest of the agent does not wait for the admin listener.
         """

@@ -25,7 +25,7 @@ _REPORTED: Final = (
 
 
 class MetricsReporter:
-    """Reporter of the counts since the last report that provably arrived at the control plane.
+    """Reporter of the counts since the last report whose arrival at the control plane is proved.
 
     The period that a report covers stays open until the report has arrived at the control plane.
 

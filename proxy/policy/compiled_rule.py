@@ -101,7 +101,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Candidate:
-    """A rule that matches one name of the path, with the step of the rule that applies.
+    """A rule that matches one resource name of the request path, with the rule's step that applies.
 
     If this name of the resource contains a hidden property, the step of the rule blocks the request.
     """

@@ -50,7 +50,8 @@ class InvalidRegex(ValueError):
 def compile_check(condition: Condition) -> Check:
     """Compile a rule condition on any source of values except `param`.
 
-    For the source `param`, use `compile_values_test`, because its values are parts of the path.
+    For the source `param`, use `compile_values_test`, because the values of a path parameter are parts of the
+    path.
     """
     test = compile_values_test(condition)
     match condition.source:
@@ -222,7 +223,7 @@ def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Seque
 
 
 def when_missing(test: Comparison) -> int:
-    """Return the result of the condition's test for a missing value."""
+    """Return the result that the test of a condition gives for a missing value."""
     if test.operator == "exists":
         return NO if test.operand else YES
     return INDETERMINATE if test.operator in _NEGATIVE else NO

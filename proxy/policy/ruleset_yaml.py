@@ -217,7 +217,7 @@ T = TypeVar("T")
 def read_shape(shape: type[S], value: object) -> S:
     """Parse a document into a pydantic model.
 
-    Raise ValidationError with at most slightly more than _MOST_ERRORS errors.
+    If the document is invalid, raise ValidationError with a limited number of errors (about _MOST_ERRORS).
     """
     errors = _Errors()
     model = shape.model_validate(value, context=errors)

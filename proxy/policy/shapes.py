@@ -4,9 +4,9 @@ A shape lists the members of the JSON objects at one place of a response, in the
 response into structs that it made for the shape, and encodes the structs again. In the structs, every value
 is a span of the original text. If the encoded bytes are equal to the original bytes, the shape describes the
 whole response. If a shape describes a response, the response has no unknown and no duplicate member names.
-The members in such a response have the order and the spelling of the shape. If the shape describes the
-response, the filter unsets the hidden members and encodes the rest. Responses of an unknown shape are
-filtered member by member.
+Its members have the order and the spelling of the shape. If the shape describes the response, the filter
+unsets the hidden members and encodes the rest. If no known shape describes a response, the slower filter goes
+through it member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
 uniform whitespace is made compact for the comparison, and formatted again afterwards.

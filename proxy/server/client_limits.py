@@ -80,7 +80,7 @@ class Failures:
     def wait(self, key: str, now: float) -> int:
         """Return the number of seconds, rounded up, until the client `key` may try again.
 
-        Return 0 if `key` may try now.
+        Return 0 if the client `key` may try again now.
         """
         began, count = self._windows.entries.get(key, (0.0, 0))
         if count < self._limit:

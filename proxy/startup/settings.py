@@ -833,7 +833,10 @@ class Settings:
 
     @property
     def audit_url(self) -> str:
-        """Address that receives batches of audit events, for either form of `Audit.IngestionUrl`."""
+        """Address that receives batches of audit events.
+
+        `Audit.IngestionUrl` may have either of two forms.
+        """
         base = self.audit.ingestion_url or self.rule_sync.saas_base_url
         return base if base.endswith(AUDIT_PATH) else base + AUDIT_PATH
 
@@ -865,7 +868,7 @@ class Settings:
         return self.credentials.ca_file or self.upstream.ca_file
 
     def __post_init__(self) -> None:
-        """Derive settings that are not given and that depend on the upstream's cloud."""
+        """Derive those settings that depend on the upstream's cloud, if they are not given."""
         given = self.credentials
         cloud = cloud_of(self.upstream.base_url)
         derived = replace(
@@ -923,7 +926,7 @@ def cloud_of(url: str) -> Cloud:
 
 
 def _host_of(url: str) -> str:
-    """Return the host of an address in the spelling of a scope: in lower case, without the final dot."""
+    """Return the host of an address as scopes spell it: in lower case, without the final dot."""
     host = (urlsplit(url).hostname or "").removesuffix(".")
     return f"[{host}]" if ":" in host else host
 

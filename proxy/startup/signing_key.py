@@ -52,7 +52,7 @@ def key_in(path: Path) -> bytes:
 
 
 def _make_if_absent(path: Path) -> None:
-    """Create the file with a new signing key, if it is missing.
+    """Create the signing key file with a new key, unless the file exists.
 
     If two proxies start at the same time with one key file, both use the key whose file was linked first.
     """

@@ -24,7 +24,7 @@ BLOCKED = "/v1.0/users/ada/messages"
 
 
 def spellings() -> Iterator[str]:
-    """Yield targets that some server interprets as the blocked path, or as a path below it."""
+    """Yield targets that some server interprets as the blocked path, or as a path below the blocked path."""
     version, users, user, messages = BLOCKED[1:].split("/")
     for segments in (
         (version.upper(), users, user, messages),

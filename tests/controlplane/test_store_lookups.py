@@ -1,4 +1,4 @@
-"""Tests of the store's rows: found by id or name without reading a whole table."""
+"""Tests that the store finds rows by id or by name without reading a whole table."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class FakeManagedIdentity(Fake):
 
     @property
     def machine_environment(self) -> dict[str, str]:
-        """Return the environment of a virtual machine, with only a test address for the SDK."""
+        """Return the environment variables of a virtual machine, with only a test address for the SDK."""
         return {"AZURE_POD_IDENTITY_AUTHORITY_HOST": self.base_url}
 
     @property
@@ -124,7 +124,7 @@ class FakeKeyVault(Fake):
     def resource(self) -> str:
         """Return the Azure resource that is the audience of tokens for the vault.
 
-        The resource `0.0.1` matches the vault `127.0.0.1`, as `vault.azure.net` matches
+        The resource `0.0.1` fits the vault `127.0.0.1` in the same way as `vault.azure.net` fits
         `contoso.vault.azure.net`. The SDK refuses a challenge that names any other resource. The resource
         `0.0.1` needs no name resolution.
         """

@@ -78,7 +78,7 @@ SIGNING_KEY: Final = "doctor~signing~key~of~forty~characters~9f3"
 
 @dataclass
 class Patient:
-    """The settings of a proxy among fakes, which fail only if a test makes them fail."""
+    """Settings of a proxy that runs with fake servers. The fakes fail only if a test makes them fail."""
 
     directory: Path
     values: dict[str, object]

@@ -130,7 +130,7 @@ async def shell(directory: Path) -> AsyncIterator[Shell]:
 
 
 def clone(directory: Path, ports: dict[str, str]) -> None:
-    """Make a directory that has the sources, an environment and the settings with free ports."""
+    """Make a directory with the sources, a Python environment, and settings that use free ports."""
     for name in (*SOURCES, ".venv"):
         (directory / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "conf", directory / "conf")

@@ -74,7 +74,7 @@ class CredentialManager:
         return self._tried.is_set()
 
     async def first_attempt(self) -> None:
-        """Wait until an attempt to fetch a token has ended."""
+        """Wait until the first attempt to fetch a token has ended."""
         await self._tried.wait()
 
     def current(self) -> ActiveUpstreamToken | UpstreamTokenUnavailable:

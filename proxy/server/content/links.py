@@ -1,6 +1,6 @@
 """Rewrite links to the upstream, which an SDK follows, into links to the proxy.
 
-Every byte outside of links to the upstream stays.
+The rewriter does not change any byte outside of links to the upstream.
 
 The rewritten links are `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @,
 anywhere in a JSON body. `NextLink` and `DeltaLink` are rewritten too, because some SDKs ignore case. OData
@@ -122,9 +122,9 @@ class LinkRewriter:
         return self._turned(body, _HAS_NAME, self._plain)
 
     def _turned(self, body: bytes, names: Any, links: Any) -> bytes | None:
-        """Rewrite each link that follows a link name in a body.
+        """Rewrite the links that the pattern `links` matches directly after a link's name.
 
-        Most bodies have no link to rewrite, and one search for the names of links shows this.
+        Most bodies have no link to rewrite. One search for the names of links is enough to find this out.
         """
         found = names.search(body)
         if found is None:

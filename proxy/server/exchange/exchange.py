@@ -515,7 +515,7 @@ class Exchange(ExchangeOwner):
     ) -> None:
         """End the exchange: write its records to the spool, and only then send the end of its response.
 
-        The exchange ends only in this method. If the spool cannot store the records, the proxy aborts the
+        No other method ends the exchange. If the spool cannot store the records, the proxy aborts the
         connection: no response may be complete without an audit event.
         """
         if self._reserved:

@@ -91,7 +91,7 @@ class UpstreamCall(UpstreamUser):
     def start(self, *, fresh: bool = False) -> None:
         """Request an upstream connection from the pool.
 
-        `fresh` requests a new connection instead of an idle one.
+        If `fresh` is set, use a new connection instead of an idle connection.
         """
         self.state = _QUEUED
         context = self._owner.context

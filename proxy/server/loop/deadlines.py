@@ -21,9 +21,9 @@ class Timed(Protocol):
     deadline: float
 
     def on_deadline(self, now: float) -> None:
-        """The sweep calls this method at the time `deadline`, or up to `SWEEP_SECONDS` later.
+        """Handle the deadline: set a new deadline, or close the connection.
 
-        The sweep calls this method at `deadline` or up to `SWEEP_SECONDS` later.
+        The sweep calls this method at the time `deadline`, or up to `SWEEP_SECONDS` later.
         """
 
 

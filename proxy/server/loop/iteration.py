@@ -53,7 +53,7 @@ class BatchedConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         """Process the data that arrived on the connection.
 
-        After that, handle the deadline of the connection if the deadline has still passed.
+        Then handle the deadline of the connection if this deadline is still in the past.
         """
         if self._arrived:
             self.take_arrived()
