@@ -248,7 +248,7 @@ class Shipper:
             )  # fmt: skip
         await self._on_disk(self._journal.done, delivery.org_id, batch)
         if delivery.trouble.over():
-            log.info("delivering audit events of organisation %s again", delivery.org_id)
+            log.info("delivery of audit events of organisation %s works again", delivery.org_id)
         delivery.failures = 0
         # The limit that refused large batches may be gone. If not, one batch of eleven is split.
         delivery.largest_body = min(LARGEST_BODY, delivery.largest_body + delivery.largest_body // 16)

@@ -116,5 +116,5 @@ class ShadowEvaluation:
         if not self._rules.failed:
             self._rules.failed = True
             logger.exception(
-                "recorded verdicts of a shadow ruleset as unknown, because its evaluation failed"
+                "could not evaluate a shadow ruleset; its verdicts are recorded as unknown"
             )
