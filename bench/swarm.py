@@ -1,9 +1,9 @@
 """python -m bench.swarm: simulate a fleet of quiet proxies with one control plane, for some minutes.
 
 Each proxy requests its rules and sends heartbeats, windows of metrics and batches as often as a real proxy,
-on its own connection. Each proxy collects events for as long as the control plane instructs it to. A line per
-minute shows the processor time and memory of the control plane, how late events were stored, and the longest
-wait for its health endpoint. With `--url`, the store is the PostgreSQL database at that address.
+on its own connection. Each simulated proxy collects events for as long as the control plane instructs it to.
+A line per minute shows the processor time and memory of the control plane, how late events were stored, and
+the longest wait for its health endpoint. With `--url`, the store is the PostgreSQL database at that address.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _numbers = count()
 
 @dataclass
 class Seen:
-    """Results of the calls since the last report."""
+    """Results of the simulated proxies' calls since the last printed report."""
 
     late: list[float] = field(default_factory=list)  # seconds of delay of each event
     batches: int = 0
@@ -75,7 +75,7 @@ class QuietProxy:
         self._sent = 0
 
     async def run(self, start: float, end: float) -> None:
-        """Run the simulated proxy until `end`, and then until all pending events are stored."""
+        """Run the simulated proxy until the time `end`, and then until all pending events are stored."""
         await asyncio.sleep(start)
         await self._connection.open(self._port)
         await self._sync(holds=False)

@@ -2,7 +2,7 @@
 
 A control plane with its default limits serves one organisation. Each of several proxies has one event per
 second. The measurement uses the agent's own journal, shipper and sync. The delay of an event is the time from
-its beginning to the response that confirms that the event is stored.
+the event's beginning to the response that confirms the storage of the event.
 """
 
 from __future__ import annotations

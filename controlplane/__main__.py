@@ -1,6 +1,6 @@
 """Program of the control plane: the server, and the commands for operators.
 
-Without a command, the program starts the server; otherwise it runs an operator's command.
+Without a command, the program starts the server. With a command, it runs the operator's command.
 """
 
 import sys

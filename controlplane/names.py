@@ -1,4 +1,4 @@
-"""IDs and names of the things that an operator creates."""
+"""IDs and names of the objects that an operator creates."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ def valid_name(name: str) -> str:
 def new_name(name: str, taken: Collection[str]) -> str:
     """Check the name of a new object, and return the name unchanged.
 
-    Raise InvalidName if a person could confuse the new name with a name that is taken.
+    Raise InvalidName if a person could confuse the new name with the name of an existing object.
 
-    The store itself refuses a name that is taken, because it compares names within the transaction.
+    The store itself refuses a name that another object has, because the store compares names within the
+    transaction.
     """
     valid_name(name)
     if name not in taken and looks_like(name) in map(looks_like, taken):

@@ -116,7 +116,7 @@ def own_imports() -> list[Import]:
 
 
 def _order_of_the_house() -> list[str]:
-    """Return the packages of the first level as ARCHITECTURE.md lists them, top to bottom."""
+    """Return the packages one level below the top packages, in the order of ARCHITECTURE.md."""
     house = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Packages")[2].partition("```")[2]
     rooms: list[str] = []
     top = ""
@@ -181,7 +181,7 @@ def _assert_no_circle(graph: dict[str, set[str]]) -> None:
 
 
 def _server_rooms() -> list[str]:
-    """Return the packages of the data path as ARCHITECTURE.md lists them, top to bottom."""
+    """Return the packages of the data path in the order of ARCHITECTURE.md, from top to bottom."""
     house = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("\n  server/ ")[2]
     listed = house.partition("\n  agent/ ")[0]
     return [f"proxy.server.{name}" for name in re.findall(r"^    (\w+)(?:\.py|/) ", listed, re.M)]

@@ -40,11 +40,11 @@ class Attempts(Protocol):
         limited.
 
         A sign-in attempt that must wait is not counted. If refused attempts were counted, a blocked client
-        could fill the memory, or remove the failures of other clients from it.
+        could fill the memory, or displace the failures of other clients from it.
         """
 
     async def forgive(self, name: str | None, address: str) -> None:
-        """Remove a successful sign-in attempt, and earlier failures of the same name and address."""
+        """Remove a successful sign-in attempt, and the earlier failures of the attempt's name and address."""
 
 
 class AttemptsInMemory:

@@ -27,7 +27,7 @@ class LinkedOperators:
         self._issuer = context.settings.console.oidc_issuer
 
     async def of_subject(self, subject: str, found: Sequence[Claims]) -> Identified | None:
-        """Return the operator that is linked to this person, or None if no operator is linked."""
+        """Return the operator that is linked to this person, or None without such an operator."""
         operator = await self._store.operator_linked_to(self._issuer, subject)
         if operator is None:
             return None
@@ -38,9 +38,9 @@ class LinkedOperators:
     async def first_sign_in(
         self, named: Operator, subject: str, found: Sequence[Claims]
     ) -> Identified | None:
-        """Link a person to the operator of the same name at the person's first sign-in.
+        """Link a person to the operator with the person's name, at the person's first sign-in.
 
-        Return None if the operator already has a link or a password.
+        Return None if the operator is already linked to a person or has a password.
         """
         details = self._by_name(named, subject, found)
         check_enabled(named, details)
@@ -49,7 +49,7 @@ class LinkedOperators:
         return Identified(named, {"singleSignOn": "newly linked", **details}, ())
 
     def unlinked(self, named: Operator, subject: str, found: Sequence[Claims]) -> SignInFailed:
-        """Return the sign-in failure of a person with an operator's name but no link to the operator."""
+        """Return the sign-in error for a person with an operator's name but no link to that operator."""
         details = self._by_name(named, subject, found)
         report = "; ".join(f"{name} {value}" for name, value in details.items())
         text = f"the operator {named.name} is not linked to this person ({report}); `operator link` links it"

@@ -58,8 +58,8 @@ class ProvidedOperators:
     async def signed_in(self, found: Sequence[Claims]) -> Identified:
         """Return the operator that the claims of a person identify, with the roles that the claims give.
 
-        Raise SignInFailed if the claims give no role. A person whose claims give no role loses all earlier
-        roles, unless the provider left out claims. A disabled operator gets no roles.
+        Raise SignInFailed if the person's claims give no role. A person whose claims give no role loses all
+        earlier roles, unless the provider left out claims. A disabled operator gets no roles.
         """
         subject = subject_of(self._issuer, found[0].members)
         orgs = {each.org_id: each.name for each in await self._context.store.orgs()}
@@ -126,9 +126,9 @@ class ProvidedOperators:
     async def _refused(
         self, subject: str, found: Sequence[Claims], unknown: Sequence[str], who: Mapping[str, str]
     ) -> SignInFailed:
-        """Return the sign-in failure of a person whose claims give no role.
+        """Return the error for the sign-in of a person whose claims give no role.
 
-        All earlier roles of the person end.
+        All roles that the person had before end.
         """
         operator = await self._context.store.operator_of_subject(self._issuer, subject)
         if operator is not None:

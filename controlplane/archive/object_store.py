@@ -35,7 +35,7 @@ class ObjectStore(ObjectReader, Protocol):
     """Object storage into which an archive is written."""
 
     async def create(self, name: str, body: bytes) -> bool:
-        """Write an object under a name, and return True if the name was free.
+        """Write an object under a name, and return True if no other object had the name.
 
         Return False if an object with this name exists already. The method never changes an object that
         exists.

@@ -82,7 +82,7 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Unmanaged(msgspec.Struct, rename="camel", frozen=True):
-    """A thing that is in a managed list, but that the configuration directory does not name.
+    """An object that is in a managed list, but that the configuration directory does not name.
 
     The thing stays.
     """
@@ -221,7 +221,7 @@ def _text_digest(text: str | None) -> str | None:
 def text_difference(before: str, after: str) -> tuple[str, ...]:
     """Return the lines that differ between two texts of a ruleset.
 
-    The comparison may take long, so a process that can be ended runs the comparison.
+    The comparison may take long, so it runs in a separate process that can be ended.
     """
     old, new = before.splitlines(), after.splitlines()
     if len(old) + len(new) > _MOST_COMPARED:
@@ -264,7 +264,7 @@ def _app_changes(app: WantedApp, org: str, present: PresentOrg, unborn: set[str]
 def _credential_members(app: WantedApp, held: PresentApp | None) -> Iterator[Member]:
     """Yield the changes to the credential lists of an app.
 
-    A change shows the id of each credential that already exists.
+    Each change shows the id of every credential that already exists.
     """
     if app.secret_ends is not None and app.secret is not False:
         secret, after = (None if held is None else held.secret), as_end(app.secret_ends)
@@ -337,7 +337,7 @@ def _changes_outside(
     enabled: bool | None,
     before: Mapping[str, Any] | None,
 ) -> Iterator[Change]:
-    """Yield the changes of a proxy or an operator, which belong to no single organisation.
+    """Yield the changes of a proxy or an operator; proxies and operators belong to no single organisation.
 
     `before` is None for a new proxy or a new operator, which starts enabled.
     """
@@ -361,7 +361,7 @@ def _active(org: PresentOrg) -> Mapping[str, PresentRuleset]:
 
 
 def _others(wanted: Wanted, present: Present) -> Iterator[Unmanaged]:
-    """Find things in managed lists that the configuration does not name, in deletion order."""
+    """Find objects in managed lists that the configuration directory does not name, in deletion order."""
     for org in wanted.organisations:
         held = present.organisations.get(org.name, _NEW_ORG)
         listed: tuple[tuple[Kind, Any, Mapping[str, Any], str], ...] = (

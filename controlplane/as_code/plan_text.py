@@ -1,4 +1,7 @@
-"""Format a configuration plan as lines of text for a person. Equal plans are formatted as equal lines."""
+"""Format a configuration plan as lines of text for a person.
+
+Configuration plans that are equal are formatted as equal lines.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def plan_lines(
 ) -> Iterator[str]:
     """Yield the text lines of a plan's changes, grouped by organisation.
 
-    `further` returns additional lines for one change.
+    The function `further` returns additional lines for one change of a plan.
     """
     heading = ""
     for change in changes:

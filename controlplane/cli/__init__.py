@@ -1,4 +1,4 @@
-"""Define the command line for operators, with one module for each kind of thing."""
+"""Define the command line for operators, with one module for each group of commands."""
 
 from __future__ import annotations
 

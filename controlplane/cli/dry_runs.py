@@ -424,7 +424,7 @@ def _describe_implied(implied: ImpliedFacts) -> str:
 
 
 def _describe_filter(report: Explained) -> Iterator[str]:
-    """Yield lines that describe the active filter, and the properties that it removed from the response."""
+    """Yield lines that describe the active filter, and the properties that the filter removed."""
     from proxy.policy.transforms import parse_names
 
     filter_ = parse_names(report.transforms)

@@ -52,7 +52,7 @@ def show_usage(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Count the requests that each rule decided or logged in the last 30 days, and mark rules never hit."""
+    """Count the requests that each rule decided or logged in the last 30 days, and mark unused rules."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
@@ -75,7 +75,7 @@ def show_usage(
 
 
 def rows_of(found: RulesetUsage, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a table row for each rule: rules of the active version in order, the default, other rules.
+    """Yield a table row per rule: rules of the active version in order, the default, then other rules.
 
     The cell `place` of a row is None if the rule is in the active version.
     """

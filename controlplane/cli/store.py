@@ -131,7 +131,7 @@ def _alone(source: Path) -> Alone:
 
 
 async def _logged(url: str) -> None:
-    """Add a line to the operator log of the copy that says that the store is a copy."""
+    """Add a line to the copy's operator log, which says that the store is a copy."""
     from controlplane.clock import SystemClock
     from controlplane.store.interface import NewLogLine
     from controlplane.store.postgres import PostgresStore
@@ -161,7 +161,7 @@ class _Told:
 
 
 async def _verified(settings: Settings, source: Path) -> int:
-    """Verify all audit chains of the copy, and return the number of their links.
+    """Verify all audit chains of the copy, and return the number of links in these chains.
 
     Raise StoreError if an audit chain is broken in the copy but not in the original file.
     """

@@ -155,7 +155,7 @@ def replay(
 def replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
     """Replay all events that the request selects, in several calls that take some seconds each.
 
-    If the operator interrupts the command, return the counts up to that moment.
+    If the operator interrupts the command, return the counts up to the interruption.
     """
     from controlplane.operations.replays import replay as operation
     from controlplane.operations.replays import together
@@ -296,7 +296,7 @@ def _read_har(file: Path, bases: Sequence[str]) -> Har:
 
 
 def _remark_facts(har: Har) -> dict[str, object]:
-    """Return, as JSON members, the omitted HAR entries and the unknown facts of the other entries."""
+    """Return, as JSON members, the omitted HAR entries and the unknown facts of the remaining entries."""
     return {
         name: [{"what": one.what, "count": one.count, "entries": one.entries} for one in remarks]
         for name, remarks in (("leftOut", har.left_out), ("unknown", har.unknown))

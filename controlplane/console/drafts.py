@@ -360,7 +360,7 @@ def _why_not(found: Publishing, form: Mapping[str, str]) -> str | None:
 
 
 async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) -> Publishing:
-    """Return the draft in the form in which it would be published.
+    """Return the draft in the form in which the control plane would publish it.
 
     Raise InvalidRequest if the draft can't be published.
     """

@@ -77,7 +77,7 @@ _RETRY_SECONDS: Final = "5"
 
 
 def local_path(target: str) -> str:
-    """Return the path of the page to open after a sign-in.
+    """Return the path of the page that the browser opens after a sign-in.
 
     If the given text could lead to another web site, return the path of the overview page instead.
     """
@@ -85,7 +85,7 @@ def local_path(target: str) -> str:
 
 
 class _IndexUse:
-    """The search index for one page, with a record of whether the page used the index."""
+    """The search index for one console page, with a flag that shows if the page used the index."""
 
     def __init__(self, index: Callable[[], Awaitable[SearchIndex]]) -> None:
         self._index = index
@@ -185,7 +185,7 @@ class Console:
         return self._context.clock.wall_ms()
 
     def _plain(self, request: web.Request) -> PageRequest:
-        """Return a page request without the parts that may be invalid, to show an error page."""
+        """Return a page request without members that may be invalid, so that an error page can be shown."""
         return PageRequest(request.path, {}, request.query, NO_FORM, None, self._now_ms, _zone(request))
 
     # Errors
@@ -235,7 +235,7 @@ class Console:
     def _bare(
         self, request: web.Request, status: int, message: str, goes_on: tuple[str, str]
     ) -> web.Response:
-        """Return an error page without the navigation of the console.
+        """Return an error page that does not show the navigation of the console.
 
         `goes_on` is the link on the error page, as (text, path).
         """
@@ -310,7 +310,7 @@ class Console:
         return back
 
     async def _choose_zone(self, request: web.Request) -> web.StreamResponse:
-        """Use the time zone that the form names for all times from now on.
+        """Show all later times in the time zone that the form names.
 
         Refuse the name of a time zone that this host does not have.
         """
@@ -334,7 +334,7 @@ def _route(route: PageRoute, handler: _Handler) -> web.RouteDef:
 
 
 def _common(request: web.Request, asked: PageRequest) -> dict[str, object]:
-    """Return the values that every template can use, even if nobody is signed in."""
+    """Return the values that every page template can use, even if nobody is signed in."""
     return {
         "request": asked,
         "link": asked.link,

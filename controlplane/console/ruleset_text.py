@@ -56,7 +56,7 @@ class DiffLine:
 
 
 def rule_places(text: str) -> tuple[RulePlace, ...]:
-    """Return the rules of a ruleset's text in their order.
+    """Return the rules in the text of a ruleset, in the order of the text.
 
     If the text is not a valid ruleset, return the parts that look like rules.
     """
@@ -91,7 +91,7 @@ def listing(text: str, places: Iterable[RulePlace] = ()) -> tuple[Line, ...] | N
 
 
 def as_it_is(text: str) -> str:
-    """Escape characters that change the direction of a line or hide a part of it, for reviewers."""
+    """Escape characters that change the direction of a line or hide text, so that reviewers see them."""
     return escaped(text, keep="\t\n\r")
 
 

@@ -57,8 +57,8 @@ _COLUMNS: Final = (
 class Difference:
     """Difference between two texts of a ruleset.
 
-    The difference is by rules if both texts are valid rulesets, and by lines unless the comparison takes too
-    long.
+    The difference by rules is None unless both texts are valid rulesets. The difference by lines is None if
+    the comparison takes too long.
     """
 
     by_rules: RulesetDifference | None
@@ -70,7 +70,7 @@ def place_of(org: str, name: str) -> str:
 
 
 async def difference(actor: Actor, old: str, new: str) -> Difference | None:
-    """Return the difference of two texts, or None if it takes too long because the processor is busy."""
+    """Return the difference of two texts, or None if the comparison takes too long on a busy processor."""
     return await run_for_page(actor, _difference, old, new)
 
 
@@ -84,7 +84,7 @@ def _difference(old: str, new: str) -> Difference:
 
 
 async def bound_to(context: OperationContext, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
-    """Return the applications that use a ruleset, or none if the ruleset does not exist yet."""
+    """Return the applications that use a ruleset, or no applications if the ruleset does not exist yet."""
     try:
         found = await perform(apps.list_all, context, actor, ListApps(org=org, ruleset=name))
     except NotFound:
@@ -94,7 +94,7 @@ async def bound_to(context: OperationContext, actor: Actor, org: str, name: str)
 
 @dataclass(frozen=True, slots=True)
 class FirstApps:
-    """The first applications of a long list, by name, and the number of the other applications."""
+    """The first applications of a long list, by name, and the number of omitted applications."""
 
     apps: tuple[AppFacts, ...]
     further: int
@@ -115,7 +115,7 @@ async def _first_apps(
 
 @dataclass(frozen=True, slots=True)
 class FirstProxies:
-    """The first proxies of an organisation by health, each with its version of a ruleset."""
+    """The first proxies of an organisation, sorted by health, each with the proxy's version of a ruleset."""
 
     proxies: tuple[tuple[ProxyHealth, EnforcedFacts | None], ...]
     further: int
@@ -319,10 +319,10 @@ async def _compared(
 
 
 def _version(fields: Mapping[str, str], name: str) -> int | None:
-    """Return the ruleset version that a link or a form names, or None if none is named.
+    """Return the ruleset version that a link or a form names, or None if no version is named.
 
-    Raise Refused if the text is not a version number. The error page shows no form, because operators choose
-    a version in a list and never type its number.
+    Raise Refused if the text is not a version number. The error page shows no form, because operators select
+    a ruleset version in a list and never type a version number.
     """
     given = fields.get(name, "")
     if given and not (given.isascii() and given.isdecimal() and len(given) < 10):

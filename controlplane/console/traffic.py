@@ -1,4 +1,4 @@
-"""Requests over time by verdict, for the overview and for pages of single things."""
+"""Requests over time by verdict, for the overview page and for the page of a single object."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Traffic:
     def line(self, verdict: str | None = None) -> Sequence[int]:
         """Return the counts in each interval of a window for a sparkline.
 
-        The current interval is left out, because it is incomplete and would look like a fall.
+        The current interval is left out, because its count is incomplete and would look like a fall.
         """
         return (self.all if verdict is None else self.by_verdict[verdict])[:-1]
 
@@ -158,7 +158,7 @@ def parts_of(counts: Sequence[int]) -> tuple[charts.Part, ...]:
 
 
 def label_of(start_ms: int, end_ms: int, counts: Sequence[int], request: PageRequest) -> str:
-    """Return the lines of a column's tooltip: its time, and each verdict that occurs."""
+    """Return the lines of a column's tooltip: the time of the column, and each verdict that occurs."""
     found = [
         f"{number(count)} {VERDICT_WORDS[verdict]}"
         for verdict, count in zip(FROM_BELOW, counts, strict=True)

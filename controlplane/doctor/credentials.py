@@ -1,4 +1,4 @@
-"""Find credentials of applications that end soon, or that have ended."""
+"""Find application credentials that expire soon or have expired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure: a notice for operators, and its two forms: a CloudEvent, and a text for a chat."""
+"""A notice for operators in two forms: as a CloudEvent, and as a text for a chat (pure functions)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decoded(text: str) -> Notice:
 
 
 def test_notice(now_ms: int) -> Notice:
-    """Return a sample notice, with which an operator tests a webhook's receiver."""
+    """Return a sample notice that an operator sends to test a webhook's receiver."""
     text = "This is a test of a webhook of Graphward. Nothing happened."
     return Notice(notice_id("test", now_ms), "sink", "happened", now_ms, (), "test", text)
 

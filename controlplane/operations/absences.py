@@ -39,7 +39,7 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Names of the things that an actor has permission to look at, grouped by filter field.
+    """Names of the objects that an actor has permission to look at, grouped by filter field.
 
     Apps, proxies and organisations have a name and an id. A rule has a name but no separate id.
     """
@@ -163,7 +163,7 @@ def _time_notes(query: SearchQuery, now_ms: int) -> Iterator[str]:
 
 
 def _absent(kind: str, text: str, names: Iterable[str]) -> str:
-    """Return a note that no thing has the name in the filter, with the nearest existing name."""
+    """Return a note that no object has the filter's name, with the nearest name that exists."""
     by_folded = {name.casefold(): name for name in names}
     near = difflib.get_close_matches(text.casefold()[:_LONGEST_SHOWN], [*by_folded], n=1, cutoff=0.6)
     hint = f"; did you mean {_shown(by_folded[near[0]])}?" if near else ""

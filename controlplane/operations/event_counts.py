@@ -167,7 +167,7 @@ def _zone(name: str) -> tzinfo:
 
 
 async def _bounds(context: OperationContext, actor: Actor, query: SearchQuery) -> tuple[int, int] | None:
-    """Return the period that a histogram covers, or None if the period is empty."""
+    """Return the time period that a histogram covers, or None if the period is empty."""
     span = await ask_index(context, actor, lambda index: index.span(query.org_ids))
     from_ms, to_ms = _time_of_terms(query)
     if span is not None:
@@ -203,7 +203,7 @@ def _time_of_terms(query: SearchQuery) -> tuple[int | None, int | None]:
 async def _value_names(
     context: OperationContext, actor: Actor, fields: Mapping[str, Sequence[tuple[str, int]]]
 ) -> dict[tuple[str, str], str]:
-    """Return the names of the things that the counts are about, by filter field and id."""
+    """Return the names of the objects that the counts are about, by filter field and id."""
     resolve = context.resolve
     readers = {"org": resolve.org_names, "proxy": resolve.proxy_names, "app": resolve.app_names}
     found: dict[tuple[str, str], str] = {}

@@ -26,7 +26,7 @@ class AskedFacts(msgspec.Struct, rename="camel"):
 
 
 class AttemptFacts(msgspec.Struct, rename="camel"):
-    """One rule that was tried on the request."""
+    """One rule that the proxy tried on the request."""
 
     rule_id: str
     outcome: str  # unmatched, perhaps, logs, filters, decides, unreadable, unknown
@@ -47,7 +47,7 @@ class ReadingFacts(msgspec.Struct, rename="camel"):
 
 
 class PossibleFacts(msgspec.Struct, rename="camel"):
-    """One possible outcome of a request of which some facts are unknown."""
+    """One possible outcome of a request if some facts of the request are unknown."""
 
     verdict: str  # refused: the proxy itself refuses the request, for the reason
     rule_id: str | None

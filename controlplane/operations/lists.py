@@ -107,7 +107,7 @@ def _sorted_by(name: ListName, given: str | None) -> tuple[str, bool]:
 
 
 def searchable(part: str) -> str:
-    """Return the text to search for, which is a part of a name, unchanged.
+    """Return the text to search for, which is a part of a name, without changes.
 
     Raise InvalidRequest if no row can contain the search text.
     """

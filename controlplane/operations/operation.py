@@ -4,8 +4,8 @@ The function of an operation takes a context, an actor and a typed request, and 
 function of an operation checks the actor's role itself, because only the function finds the organisation of a
 request.
 
-A stream is an operation whose response is too long or too slow to be one value. The function of a stream
-first checks the request, and then returns the response in pieces.
+A stream is an operation whose response is too long or too slow to be one value. A stream's function first
+checks the request, and then returns the response in pieces.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
 
 
 def _choice(member: str, cls: type[Any]) -> tuple[str, ...]:
-    """Return the values that a request member can have, if its type lists the values."""
+    """Return the values that a request member can have, if the type of the member lists the values."""
     if not (isinstance(cls, type) and issubclass(cls, msgspec.Struct)):  # a body may be read as a dict
         return ()
     kinds = [each.type for each in msgspec.structs.fields(cls) if each.encode_name == member]
@@ -95,7 +95,7 @@ def _choice(member: str, cls: type[Any]) -> tuple[str, ...]:
 
 
 def _in_plain_words(said: str, choice: tuple[str, ...]) -> str:
-    """Return the JSON decoder's message about a wrong value as an instruction."""
+    """Rephrase the JSON decoder's message about a wrong value as an instruction."""
     if (wrong := _NO_CHOICE.fullmatch(said)) is not None and choice:
         return f"{wrong[1]} is not allowed: use one of {', '.join(choice)}"
     if (expected := _EXPECTED.fullmatch(said)) is None:
@@ -143,7 +143,7 @@ def operation(
     *,
     changes: bool | None = None,
 ) -> Callable[[_Function[Q, A]], Operation[Q, A]]:
-    """Return a decorator that makes an operation of a function, with the types in its annotations.
+    """Return a decorator that turns a function into an operation, with the types in its annotations.
 
     `changes` is True if the operation changes stored state. By default, operations with a method other than
     GET count as changes.
@@ -163,7 +163,7 @@ EVENTS: Final = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A response that is sent in pieces.
+    """A response that the server sends in several pieces.
 
     The code that reads `pieces` must always close `pieces` at the end, also after an error.
     """

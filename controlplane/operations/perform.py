@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def refusal_code(error: Exception) -> str | None:
-    """Return the code of a refusal that the caller may see, or None for any other error."""
+    """Return the code of a refusal if the caller may see the code, or None for any other error."""
     return next((code for cls, code in _REFUSALS.items() if isinstance(error, cls)), None)
 
 

@@ -42,7 +42,7 @@ class SuggestRuleset(Request):
 
 
 class SuggestedFacts(msgspec.Struct, rename="camel"):
-    """A suggested rule, and the requests that are the evidence for it.
+    """A suggested rule, and the observed requests that are the evidence for the rule.
 
     The text of the suggested ruleset contains the rule and the evidence.
     """
@@ -67,7 +67,7 @@ class Suggested(Response):
 
 @operation("ruleset.suggest", "POST", "/rulesets/suggest", changes=False)
 async def suggest_ruleset(context: OperationContext, actor: Actor, request: SuggestRuleset) -> Suggested:
-    """Suggest the smallest ruleset that would have allowed an application's requests, with its evidence."""
+    """Suggest the smallest ruleset that would have allowed an application's requests, with the evidence."""
     selection = await select(
         context,
         actor,
@@ -175,7 +175,7 @@ async def _blocked(
 
 
 def suggested_name(name: str) -> str:
-    """Return the name if a ruleset can be stored under this name.
+    """Return the given name if a ruleset can be stored under this name.
 
     Raise InvalidRequest otherwise.
     """

@@ -54,8 +54,8 @@ async def open_index(
 ) -> SearchIndex:
     """Open the search index that the settings name.
 
-    The SQLite index is stored in `<store>.search.sqlite`. A caller that alone uses the store replaces a
-    damaged index with a new index.
+    The SQLite index is stored in `<store>.search.sqlite`. If no other process uses the store, the caller
+    replaces a damaged index with a new index.
     """
     if settings.kind == "clickhouse":
         with _needing("clickhouse"):

@@ -1,4 +1,4 @@
-"""Reads the texts of events from the store's blocks, because the search index does not hold them."""
+"""Reader of the texts of events in the store's blocks, because the search index has no texts of events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_HELD: Final = 64
 
 
 class Bodies:
-    """Reads the texts of events for one search, on a database connection that has the store attached.
+    """Reader of the texts of events for one search, on a database connection that has the store attached.
 
     Events that are close in time are often in the same block.
     """
@@ -77,7 +77,7 @@ class Bodies:
             return Document(org_id, "", position, time_ms, {}, b"")
 
     def named(self, org_ids: Iterable[str], ids: Iterable[str]) -> Iterator[Document]:
-        """Yield the events that have one of these ids.
+        """Yield the events whose id is one of these ids.
 
         Each id is looked up as given, in lower case and in upper case.
         """

@@ -3,8 +3,8 @@
 The code of this module does no I/O itself.
 
 Most fields of an event have few distinct values. Each value of a field with few values has a code, which is a
-number from a dictionary. Rows hold codes. The values of the other fields are found through tokens. A token
-that is not a word of the event's text begins with a mark that no word of a text contains.
+number from a dictionary. Rows hold codes. A search finds the values of the other fields through tokens. A
+token that is not a word of the event's text begins with a mark that no word of a text contains.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ _READ: Final = tuple(
 class Arrived:
     """Events that the embedded search index receives.
 
-    Each event is an object with the attributes of a KnownEvent, or all events are objects of another class.
+    All events are of one class: objects with the attributes of a KnownEvent, or objects of a class without
+    these attributes.
     """
 
     org_ids: list[str] = field(default_factory=list)
@@ -177,7 +178,7 @@ _rules_in: Final = lru_cache(4096)(rules_in)
 
 
 def _columns(entries: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """Return the values of the events, as one list for each attribute."""
+    """Return the values of the events as one list for each attribute of the events."""
     values = zip(*map(msgspec.structs.astuple, entries), strict=True)
     return dict(zip(type(entries[0]).__struct_fields__, values, strict=True))
 
@@ -218,13 +219,13 @@ _decoded_query: Final = lru_cache(4096)(_decoded)
 
 
 def folder(path: str) -> str:
-    """Return a case-folded path up to the end of its second segment, including the `/` or `(` after it."""
+    """Return a case-folded path up to the end of its second segment, including a final `/` or `(`."""
     found = _FOLDER.match(path)
     return fold(found[0] if found else path)
 
 
 def path_digest(path: str) -> int:
-    """Return the 48-bit digest of a path, by which the index compares and counts paths."""
+    """Return the 48-bit digest of a path. The index compares and counts paths by their digests."""
     return int.from_bytes(blake2b(fold(path).encode(), digest_size=6).digest(), "big")
 
 
@@ -256,7 +257,7 @@ def code_token(code: int) -> str:
 
 
 def long_token(name: str, text: str) -> str:
-    """Return the token for a value of one of the fields in LONG, shortened if the value is long."""
+    """Return the search token for a value of a field in LONG. The token is shortened if the value is long."""
     beginning = text[: token_chars(name)]
     return f"{_MARK}{_LETTERS[name]}{_NO_TOKEN_CHAR.sub('_', beginning)}"
 

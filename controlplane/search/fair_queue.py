@@ -1,6 +1,6 @@
 """A queue that runs a few jobs at a time and serves the waiting keys round-robin.
 
-A queue key with many jobs delays only the jobs of the same key.
+A queue key with many waiting jobs delays only the jobs of that key.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class FairQueue:
             self._leave()
 
     async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Run the work when the queue has a free slot, and return its result.
+        """Run the work when the queue has a free slot, and return the result of the work.
 
-        If the caller is cancelled, the thread of the work continues and keeps its slot until it ends.
+        If the caller is cancelled, the thread continues its work, and keeps its slot until the work ends.
         """
         await self._enter(key)
         working = asyncio.ensure_future(work())

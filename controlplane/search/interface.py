@@ -1,4 +1,4 @@
-"""The interface of a search index, which is the same for SQLite, PostgreSQL and ClickHouse."""
+"""The interface of a search index, which is the same for the SQLite, PostgreSQL and ClickHouse indexes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class IndexDamagedError(IndexUnavailableError):
 class IndexMovedError(IndexUnavailableError):
     """Error because the search index lacks events that it should hold.
 
-    The index holds events up to `reached` only, because it was rebuilt, or replaced by an older copy.
+    The index holds only events up to position `reached`, because it was rebuilt or replaced by an older copy.
     """
 
     def __init__(self, what: str, reached: int) -> None:
@@ -114,7 +114,7 @@ class Facets:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Number of matching events per interval, oldest first, as pairs of the start in ms and the count.
+    """Number of matching events per interval, oldest interval first, as pairs of start time in ms and count.
 
     Intervals without a matching event are omitted.
     """
@@ -132,7 +132,7 @@ class SearchIndex(Protocol):
         ...
 
     async def write(self, events: Sequence[Event], after: int = 0) -> None:
-        """Write events to the index, which are durable and searchable on return.
+        """Write events to the index. When the method returns, the events are durable and searchable.
 
         Writing an event again with the same organisation and id changes nothing. The index logs and skips an
         event that can never be indexed. Raise IndexUnavailableError if the index can't accept events now.
@@ -143,8 +143,8 @@ class SearchIndex(Protocol):
     async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
         """Write already parsed events to the index.
 
-        This method has the same durability and errors as the method `write`, and repeated writes have the
-        same effect.
+        This method has the same durability, the same errors and the same effect of repeated writes as the
+        method `write`.
         """
         ...
 
@@ -158,7 +158,7 @@ class SearchIndex(Protocol):
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
         """Return the times of the oldest and the newest event of these organisations.
 
-        Return None if the index has no events of these organisations.
+        Return None if the index has no events of the given organisations.
         """
         ...
 
@@ -167,7 +167,9 @@ class SearchIndex(Protocol):
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram: ...
 
     async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
-        """Remove up to `limit` events of the organisation from the index, and return their number.
+        """Remove up to `limit` events of the organisation from the index.
+
+        Return the number of removed events.
 
         `newest` is the position of the last event that was received before `before_ms`. Events after the
         position `newest` stay in the index. Among the events up to the position `newest`, remove events that

@@ -1,9 +1,9 @@
 """The embedded search index, which uses SQLite's FTS5 and narrow tables in its own file; see parts.py.
 
-The file of the index is separate from the file of the store. So the index file and the store file have their
-own locks, page caches and checkpoints. Indexing never delays the acknowledgement of a batch. The index is
-derived data: its file can be deleted, and is rebuilt from the store. Several processes may write the index
-(server and command line), and SQLite admits one writer at a time.
+The file of the index is separate from the file of the store. So the index file and the store file each have
+separate locks, page caches and checkpoints. Indexing never delays the acknowledgement of a batch. The index
+is derived data: its file can be deleted, and the control plane rebuilds it from the store. Several processes
+may write the index (server and command line), and SQLite admits one writer at a time.
 """
 
 import asyncio
@@ -119,7 +119,10 @@ class SqliteIndex:
 
     @classmethod
     async def open(cls, path: Path, store: Path) -> "SqliteIndex":
-        """Open the index of a store, whose file name is derived from the file name of the store."""
+        """Open the index of a store.
+
+        The file name of the index is derived from the file name of the store.
+        """
         # A writer's transaction would also lock an attached store.
         writer, reader, counter = _Connection(path), _Connection(path, store), _Connection(path, store)
         try:
@@ -165,7 +168,7 @@ class SqliteIndex:
         await self._write(after, partial(arrivals.of_parsed, batches))
 
     async def _write(self, after: int, arrive: Callable[[int], tuple[Arrived, int]]) -> None:
-        """Write events to the index file, if it still holds the incarnation that this process uses.
+        """Write events to the index file, if the file still holds the incarnation that this process uses.
 
         If the file holds a new incarnation of the index, the next write uses the new incarnation.
         """
@@ -333,8 +336,8 @@ class _AnotherIndexError(IndexMovedError):
 def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
     """Raise IndexMovedError if another process rebuilt the index.
 
-    Without this check, the writer would continue at its old position, and the new index would lack the
-    earlier events.
+    Without this check, the writer would continue at the old index's position, and the new index would lack
+    the earlier events.
     """
     if _format(db) != FORMAT:
         raise IndexUnavailableError("the search index belongs to another release of the control plane")

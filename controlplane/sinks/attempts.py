@@ -1,4 +1,4 @@
-"""Delivery attempts to a sink or webhook: the time of the next, and the problem of the last attempt."""
+"""Delivery attempts to a sink or webhook: the time of the next attempt, the problem of the last."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Attempts:
         self._woken.set()
 
     async def repeat(self, attempt: Callable[[], Awaitable[None]]) -> NoReturn:
-        """Make one delivery attempt after the other until the task is cancelled."""
+        """Make delivery attempts one after another until the task is cancelled."""
         pause = self._first_pause_seconds
         while True:
             self._woken.clear()

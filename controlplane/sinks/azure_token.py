@@ -21,7 +21,7 @@ _RENEW_SECONDS: Final = 300.0  # time before the expiry of a token at which a ne
 
 
 def open_credential(settings: AzureSinkSettings, session: aiohttp.ClientSession) -> AsyncTokenCredential:
-    """Return a credential of the Azure SDK that sends its requests over the session."""
+    """Return a credential of the Azure SDK; the credential sends its requests over the session."""
     match settings.identity:
         case "client-secret":
             return ClientSecretCredential(

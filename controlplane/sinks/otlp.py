@@ -106,7 +106,10 @@ class OtlpSink:
         await self._session.close()
 
     async def _export(self, records: list[dict[str, Any]]) -> tuple[int, str]:
-        """Export the log records. Return the number of rejected records, and the collector's message."""
+        """Export the log records.
+
+        Return the number of log records that the collector rejected, and the collector's message.
+        """
         body = gzip.compress(_request(records), 3, mtime=0)
         try:
             status, headers, content = await call(

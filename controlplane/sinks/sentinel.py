@@ -1,7 +1,7 @@
 """A sink that writes to a custom table of Microsoft Sentinel, by the Logs Ingestion API of Azure Monitor.
 
-The package `azure-monitor-ingestion` is not used, because it splits a list into calls that it sends at the
-same time. Calls at the same time would change the order of events.
+The package `azure-monitor-ingestion` is not used, because it splits a list into several calls and sends these
+calls at the same time. Calls that run at the same time would change the order of events.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class SentinelSink:
         return ALL_SENT
 
     async def test(self) -> str:
-        """Send an empty list of rows, which the service accepts if the identity has the required role."""
+        """Send an empty list of rows. The service accepts this list if the identity has the required role."""
         await self._upload([])
         return "the data collection rule accepts events"
 

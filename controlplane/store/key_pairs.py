@@ -1,4 +1,4 @@
-"""The pairs of keys of one proxy: their state, and the time from which a pair may be renewed."""
+"""The pairs of keys of one proxy: the state of each pair, and the time from which renewal is possible."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class KeyPairs:
         return Standing.ENDED if self.is_proved else Standing.BEFORE_RENEWAL
 
     def renewal_wait_s(self, standing: Standing, signed_s: int) -> int:
-        """Return the seconds by which a renewal with this signed time is too soon, or 0 if it may be made.
+        """Return the seconds by which a renewal with this signed time is too early, or 0 if it is allowed.
 
         Only times that the proxy itself signed are compared. So a copied renewal request is always too soon,
         no matter when and where it arrives.

@@ -391,9 +391,9 @@ class OperatorTables:
 
 
 def operators_of(rows: Iterable[Row]) -> list[Operator]:
-    """Group the rows, each of which has one role, by operator.
+    """Group the rows by operator; each row has one role of an operator.
 
-    The operators are returned in the order of their first rows.
+    The operators are returned in the order of their first rows in the input.
     """
     held: dict[Row, list[Row]] = {}
     for row in rows:
@@ -423,7 +423,7 @@ def _columns_of(provided: Provided | None) -> tuple[object, ...]:
 
 
 def _conditions(query: LogQuery, dialect: Dialect) -> dict[str, tuple[object, ...]]:
-    """Return the SQL conditions that select lines of the operator log, each with its parameters."""
+    """Return the SQL conditions that select lines of the operator log, each condition with its parameters."""
     orgs = dialect.elements.format("org_ids")
     found: dict[str, tuple[object, ...]] = {}
     if query.past is not None:

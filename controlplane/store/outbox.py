@@ -65,6 +65,6 @@ def fix_range(connection: Connection, archive: str, after: int, upto: int) -> in
 
 
 def _holds_cursor(connection: Connection, index: str, position: int) -> bool:
-    """Lock the cursor of the index, and return whether the cursor is at this position."""
+    """Lock the cursor of the index, and return whether the cursor is at the given position."""
     held = "UPDATE outbox_cursor SET position = position WHERE index_name = ? AND position = ?"
     return connection.count(held, (index, position)) > 0

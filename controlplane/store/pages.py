@@ -1,4 +1,4 @@
-"""A page of a list as plain values: the query for the page, and the rows that were found.
+"""A page of a list as plain values: the query for the page, and the rows that the query found.
 
 The code of this module does no I/O itself.
 

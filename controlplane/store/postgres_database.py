@@ -113,7 +113,7 @@ def bring_up_at(url: str, *, must_exist: bool = False) -> None:
 
 
 class ConnectionThreads:
-    """Threads that each keep a connection to PostgreSQL, and open a new connection if it was lost."""
+    """Threads that each keep a connection to PostgreSQL, and replace the connection if it is lost."""
 
     def __init__(self, url: str, count: int, name: str) -> None:
         self._url = url
@@ -250,7 +250,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _turn(self, locks: Locks) -> AsyncIterator[None]:
-        """Wait for earlier jobs of this process that use one of the locks, without using a thread."""
+        """Wait, without using a thread, for earlier jobs of this process that use one of the locks."""
         async with AsyncExitStack() as held:
             for lock in locks:
                 if lock.mode == "alone":

@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """The progress of a sink or webhook, as the store keeps it."""
+    """Stored progress of a sink or a webhook."""
 
     sink: str
     position: int  # position of the last event that the sink has, or does not want
@@ -46,14 +46,14 @@ class SinkStore(Protocol):
     async def advance_sink(
         self, sink: str, after: int, upto: int, delivered: int, refused: Sequence[DeadLetter] = ()
     ) -> bool:
-        """Move the cursor of a sink forward and store its dead letters, in one transaction.
+        """Move the cursor of a sink forward and store the sink's dead letters, in one transaction.
 
         Return False, and change nothing, if the cursor of the sink is not at `after`.
         """
 
     async def note_sink_problem(self, sink: str, problem: str | None) -> None: ...
     async def refused_in_a_row(self, sink: str) -> int:
-        """Return the number of the sink's dead letters since it last accepted an event."""
+        """Return the number of the sink's dead letters since the sink last accepted an event."""
 
     async def rewind_sink(self, sink: str, position: int) -> bool:
         """Move the cursor of a sink back to an earlier position.
@@ -65,13 +65,13 @@ class SinkStore(Protocol):
         """Return the position after which all events were received at `received_ms` or later."""
 
     async def oldest_received_after(self, position: int) -> int | None:
-        """Return when the first event after the position was received, or None without such an event."""
+        """Return the time of receipt of the first event after the position, or None without such an event."""
 
     async def oldest_lacking(self, org_id: str, position: int, before_ms: int) -> int | None:
-        """Return the receipt time of the organisation's first events that a sink at `position` may lack.
+        """Return the receipt time of the organisation's oldest event that a sink at `position` may lack.
 
-        Only events count that come after `position` and were received before `before_ms`. Return None if
-        the sink can't lack any event.
+        Only events count that come after `position` and were received before `before_ms`. Return None if no
+        event can be missing from the sink.
         """
 
     async def dead_letters(
@@ -92,7 +92,7 @@ class SinkStore(Protocol):
     async def end_retries(
         self, sink: str, ended: Collection[int], delivered: int, refused: Sequence[DeadLetter] = ()
     ) -> None:
-        """Delete dead letters that the sink accepted at a retry, and keep those that it refused again."""
+        """Delete dead letters that the sink accepted at a retry; keep those that the sink refused again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class ConditionState:
 
 
 class NoticeStore(Protocol):
-    """Storage of notices for operators, each of which is stored once by its id."""
+    """Storage of notices for operators. Each notice is stored once by its id."""
 
     async def log_position_noticed(self) -> int:
         """Return the position in the operator log up to which notices were made.
@@ -139,7 +139,7 @@ class NoticeStore(Protocol):
         """Return the number of notices after the position."""
 
     async def notice_position(self, time_ms: int) -> int:
-        """Return the position after which all notices were made at `time_ms` or later."""
+        """Return the position in the operator log after which all notices were made at `time_ms` or later."""
 
     async def purge_notices(self, before_ms: int) -> int: ...
     async def begin_webhook(self, name: str, *, at_newest: bool) -> SinkState:
@@ -150,10 +150,10 @@ class NoticeStore(Protocol):
 
     async def conditions(self) -> Mapping[str, ConditionState]: ...
     async def begin_condition(self, state: ConditionState, notice: NewNotice) -> None:
-        """Store the condition and its notice, unless another process has stored the condition."""
+        """Store the condition and its notice, unless another process has already stored the condition."""
 
     async def remind_of_condition(self, before: ConditionState, notice: NewNotice) -> None:
         """Store the notice, unless another process has stored the same reminder."""
 
     async def end_condition(self, condition: str, notice: NewNotice) -> None:
-        """Delete the condition and store the notice of its end, unless another process has done so."""
+        """Delete the condition and store the notice of its end, unless another process has done both."""

@@ -23,7 +23,7 @@ _Where = tuple[int | str, ...]
 
 
 class _Place(NamedTuple):
-    """A text of a ruleset with its position, and the names in it that Graph may have."""
+    """A text of a ruleset with its position, and the names in the text that Graph may have."""
 
     where: _Where
     text: str
@@ -63,7 +63,7 @@ def _mixture(text: str) -> str | None:
 
 
 def _imitation(place: _Place, known: _Neighbours, plain: _Neighbours) -> str | None:
-    """Return a message for a name that looks Latin but has letters of another alphabet."""
+    """Return a message for a name that looks Latin but contains letters of another alphabet."""
     for name in place.names:
         skeleton = looks_like(name)
         if not name.isascii() and (meant := known.same(skeleton) or plain.same(skeleton)):

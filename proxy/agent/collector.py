@@ -66,7 +66,9 @@ class Collector:
         collected: Callable[[Sequence[Record], int], None] | None = None,
         settle_seconds: float = 1.0,
     ) -> None:
-        """`collected` receives the records that were read, with the prefix of their request ids.
+        """The callback `collected` receives the collected records.
+
+        It also receives the prefix of the records' request ids.
 
         After a failed pass, the function `collected` receives the records of that pass again.
         """
@@ -131,7 +133,7 @@ class Collector:
         return waiting
 
     def _header(self, stream: str, number: int) -> Header | None:
-        """Return the header of a segment; None if the segment is not in use or can't be read."""
+        """Return the header of a spool segment; None if the segment is not in use or can't be read."""
         try:
             return header_of(self._path(stream, number))
         except OSError:
@@ -201,7 +203,7 @@ class Collector:
 
         `needed` is the number of bytes that other data uses.
 
-        Return None if data that the agent may not drop uses too much of the limit.
+        Return None if data that the agent is not allowed to drop uses too much of the limit.
         """
         if needed <= self._limit:
             return self._limit
@@ -257,7 +259,7 @@ class Collector:
         return self._stands_still(stream, cursor, reader, numbers)
 
     def _take_records(self, stream: str, cursor: Cursor, reader: SegmentReader) -> bool | None:
-        """Return True if the segment had any new records; None if it can't be read."""
+        """Return True if the spool segment had any new records; None if the segment can't be read."""
         assert reader.header is not None
         id_prefix, proxy_id, counts = reader.header.id_prefix, self._proxy_id(), cursor.counts
         try:
@@ -380,7 +382,7 @@ class Collector:
     def _stands_still(
         self, stream: str, cursor: Cursor, reader: SegmentReader, numbers: list[int]
     ) -> tuple[bool, bool]:
-        """Handle a stream without a new record: its worker is idle or dead, or the segment is damaged."""
+        """Handle a stream without new records: the worker is idle or dead, or the segment is damaged."""
         if not self._has_stood(stream):
             return False, False
         over = reader.writer_is_gone() or self._later_in_use(stream, cursor.number, numbers)

@@ -1,6 +1,6 @@
 """Enrolment of a proxy with a token.
 
-The agent stores the identity of the proxy in a file, and renews its keys when that is due.
+The agent stores the proxy's identity in a file, and renews the proxy's keys when the renewal is due.
 
 Every signed call takes the current keys from `present`. Each state of the enrolment is on disk before
 anything depends on it (`startup/identity_file.py`), so a killed proxy can continue from that state. A proxy
@@ -136,10 +136,10 @@ class Enrolment:
             self._changed.set()
 
     def report_refusal(self, identity: Identity) -> None:
-        """Process an identity that the control plane refused, so that the previous pair of keys is tried.
+        """Handle the control plane's refusal of an identity, so that the previous pair of keys is tried next.
 
-        A revoked proxy gains nothing from this retry, because the control plane refuses all of its pairs of
-        keys.
+        A revoked proxy gains nothing from this retry, because the control plane refuses all pairs of keys of
+        a revoked proxy.
         """
         keys = keys_of(self._state)
         if keys is None or keys.api_key != identity.api_key or self._is_refused:
@@ -155,7 +155,7 @@ class Enrolment:
             self._lock = None
 
     async def run(self) -> None:
-        """Enrol the proxy, then renew the proxy's keys whenever due, until the task is cancelled."""
+        """Enrol the proxy, then renew the proxy's keys when a renewal is due, until the task is cancelled."""
         while True:
             await self.once()
             await sleep_until_set(self._changed, self._pause())
@@ -295,9 +295,9 @@ class Enrolment:
         await self._keep(Proving(state.keys, self._keys(found), state.earlier))
 
     async def _prove(self, state: Proving) -> None:
-        """Test the new keys with one call to the control plane.
+        """Test a pair of new keys with one call to the control plane.
 
-        Use the new keys to sign calls only after this test.
+        Use the new keys to sign calls only after the test call to the control plane succeeded.
         """
         if not await self._is_accepted(state.renewed):
             await self._keep(Enrolled(state.keys, state.earlier))
@@ -306,7 +306,7 @@ class Enrolment:
         log.info("renewed the keys of this proxy; they are in %s", self._options.path)
 
     async def _fall_back(self, keys: Keys, earlier: Keys) -> None:
-        """Renew the previous keys if the control plane accepts only the previous keys."""
+        """Renew the previous pair of keys if the control plane accepts only the previous pair."""
         if await self._is_accepted(keys):
             self._failures = 0
             self._trouble.over()

@@ -53,7 +53,7 @@ class HeartbeatSender:
             await self._until_due()
 
     async def _until_due(self) -> None:
-        """Wait for one interval.
+        """Wait for one heartbeat interval.
 
         If the workers apply other rules, end the wait early, so that the heartbeat soon reports the change of
         rules.

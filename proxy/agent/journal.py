@@ -129,7 +129,7 @@ class Journal:
     def add(self, org_id: str, lines: bytes, count: int) -> None:
         """Add event lines with the sequence numbers from `next_seq` on.
 
-        The lines are part of the journal once `commit` has returned.
+        The lines are part of the journal as soon as the method `commit` has returned.
         """
         self._lines.setdefault(org_id, []).append(lines)
         organisation = self._organisation(org_id)
@@ -303,7 +303,10 @@ class Journal:
         return batch.first_seq - earlier, batch.last_seq - earlier
 
     def rejected_files(self) -> int:
-        """Number of batches that were refused for good and that nobody has removed or sent again."""
+        """Number of refused batches that nobody has removed or sent again.
+
+        The control plane refused these batches for good.
+        """
         try:
             return sum(name.endswith(".json") for name in os.listdir(self._rejected))
         except OSError:  # the directory was removed, or the disk fails, which is reported elsewhere
@@ -348,8 +351,8 @@ class Journal:
     def give_up_sent(self) -> bool:
         """Delete journal files that are completely sent, including journal files that may still grow.
 
-        With a thousand organisations, completely sent files can fill the whole disk budget. Return True if
-        any file was deleted.
+        With a thousand organisations, completely sent journal files can fill the whole disk budget. Return
+        True if any file was deleted.
         """
         consumed = [
             self._path(org_id, file.first)
@@ -368,9 +371,9 @@ class Journal:
         return sum(file.length for each in self.state.organisations.values() for file in each.files)
 
     def drop_oldest(self) -> int:
-        """Delete the oldest journal file of all organisations, as `drop-oldest` requires.
+        """Delete the oldest journal file among all organisations' files, as `drop-oldest` requires.
 
-        Return the number of events that were lost with the file.
+        Return the number of events that were lost with the journal file.
         """
         # An organisation without a time has a damaged journal, and goes first.
         times = {
@@ -427,7 +430,7 @@ class Journal:
     ) -> int:
         """Return the file descriptor of the journal file to append to.
 
-        Raise OSError if the file is shorter than its committed length.
+        Raise OSError if the journal file is shorter than its committed length.
         """
         path = self._path(org_id, file.first)
         with contextlib.suppress(FileNotFoundError):
@@ -549,7 +552,7 @@ class Journal:
         self._saved = body
 
     def cut_to_committed(self) -> None:
-        """Remove files and bytes that no saved state lists, after a kill or a failed pass."""
+        """Remove files and bytes that no saved state lists, after a killed process or a failed pass."""
         known = {
             self._path(org_id, file.first): file.length
             for org_id, organisation in self.state.organisations.items()

@@ -46,7 +46,7 @@ _LARGE_AT_ONCE: Final = 4  # number of batches larger than ordinary ones in memo
 
 @dataclass(slots=True)
 class _Delivery:
-    """Delivery state of one organisation that is kept in memory and not in the journal."""
+    """State of the delivery for one organisation, which is kept in memory and not in the journal."""
 
     org_id: str
     pending: int = 0
@@ -72,7 +72,7 @@ class Shipper:
         asked: Callable[[], SyncLinger | None],
         least_linger: float = _LEAST_LINGER,
     ) -> None:
-        """`asked` returns how long the control plane wants events to be collected, or None."""
+        """The function `asked` returns how long the control plane wants events collected, or None."""
         self._journal = journal
         self._disk = disk
         self._control_plane = control_plane
@@ -106,7 +106,7 @@ class Shipper:
                 self._tasks[org_id] = asyncio.create_task(self._deliver(delivery), name=f"ship {org_id}")
 
     def problems(self) -> dict[str, str]:
-        """Return, per organisation, the reason why its events are not sent."""
+        """Return, for each organisation, the reason why the proxy does not send the organisation's events."""
         return {org_id: held.trouble.text for org_id, held in self._deliveries.items() if held.trouble.text}
 
     def quarantined(self) -> dict[str, str]:
@@ -162,7 +162,7 @@ class Shipper:
     async def _retry_in_time(self, delivery: _Delivery) -> bool:
         """Wait for the next attempt while the proxy stops, at least as long as the control plane requested.
 
-        Return False if the next attempt would be too late.
+        Return False if the next attempt would be after the proxy's deadline for stopping.
         """
         now = time.monotonic()
         at = max(now + _PAUSE_AT_STOP, delivery.not_before)
@@ -307,7 +307,7 @@ class Shipper:
         batch: Batch,
         body: bytes,
     ) -> float:
-        """Send two halves of a batch that was too large.
+        """Split a batch that was too large, and send its two halves.
 
         A "too large" response needs no signature. A gateway with a smaller limit may send this response, or a
         control plane that stopped reading and cannot sign. Splitting a batch loses no event. A batch is
@@ -340,7 +340,7 @@ class Shipper:
         return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
 
     def _put_off(self, delivery: _Delivery, problem: str) -> float:
-        """Keep all events for the next attempt to deliver, which is at most one replay interval away."""
+        """Keep all events for the next delivery attempt, which follows within one replay interval."""
         delivery.trouble.met(
             problem, "audit events of organisation %s are kept: %s", delivery.org_id, problem
         )
@@ -354,7 +354,7 @@ def _bounded(seconds: float, least: float) -> float:
 
 
 def asked_wait(response: Response, outcome: AuditOutcome, interval: float) -> float:
-    """Return the seconds that a 429 response requests; one interval if the response names none.
+    """Return the seconds that a 429 response requests, or one interval if the response requests no time.
 
     The Retry-After header itself is not signed.
     """

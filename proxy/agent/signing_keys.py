@@ -1,8 +1,8 @@
 """Keys from the vault for proxy tokens: the key version that signs now, and the other accepted versions.
 
-Every proxy of a fleet derives the same keys from the vault alone, no matter when the proxy was started. A
-newer version of the key is accepted once the proxy has read it. The newer version signs only when every other
-proxy has had time to read it. The older version is accepted until the last token that it signed has expired.
+Every proxy of a fleet derives the same keys from the vault alone, no matter when the proxy started. A newer
+version of the key is accepted once the proxy has read it. The newer version signs only when every other proxy
+has had time to read it. The older version is accepted until the last token that it signed has expired.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class SigningKeyKeeper:
         return min((each.expires_at for each in self._in_force()[:1]), default=math.inf)
 
     def current(self) -> SigningKeys | None:
-        """Return the signing keys for a worker; None before the vault was read."""
+        """Return the signing keys for a worker; None before the agent has read the vault."""
         if not self._versions:
             return None
         held = [self._values.get(each.version) for each in self._in_force()]
@@ -103,7 +103,7 @@ class SigningKeyKeeper:
     async def _values_of(self, versions: list[SecretVersion]) -> dict[str, bytes]:
         """Return the values of the active key versions.
 
-        If a version can't be a key, the next usable version replaces it.
+        If a version of the secret in the vault can't be a key, the next usable version replaces it.
         """
         self._unusable = {
             each.version: self._unusable[each.version] for each in versions if each.version in self._unusable
@@ -168,7 +168,7 @@ def _as_key(text: str) -> bytes:
 def in_force(
     versions: Iterable[SecretVersion], now: float, *, settle: float, token_lifetime: float
 ) -> list[SecretVersion]:
-    """Return the key version that signs, then the other accepted versions, newest first.
+    """Return the key version that signs first, then the other accepted key versions, newest first.
 
     The oldest usable version signs until the next version has existed for `settle` seconds. The oldest
     version then stays accepted for a token's lifetime and `settle` seconds more, because some proxies read

@@ -1,4 +1,4 @@
-"""Encode the payload of an audit record, and truncate a payload that is larger than a spool segment holds.
+"""Encode an audit record's payload, and truncate a payload that is larger than a spool segment holds.
 
 In a truncated record, facts that the proxy decided take precedence over texts of the application or the
 upstream. So even a path of 64 KB does not displace the matching rule from the audit record. A truncated field
@@ -33,7 +33,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode(record: Record) -> bytes:
-    """Return the bytes that go into the spool: the whole audit record, if it fits."""
+    """Return the bytes to write to the spool: the audit record, truncated if it is too long."""
     try:
         payload = _encode(record)
         if len(payload) <= MAX_RECORD:
@@ -71,7 +71,7 @@ def _cut_to_fit(record: Record) -> Record:
 def _shares(wanted: dict[str, int], room: int) -> dict[str, int]:
     """Divide `room` bytes between the fields of a truncated record.
 
-    Small fields fit in full, and the other fields share the remaining bytes equally.
+    Small fields fit in full, and the large fields share the remaining bytes equally.
     """
     shares: dict[str, int] = {}
     for name in sorted(wanted, key=wanted.__getitem__):
@@ -81,7 +81,7 @@ def _shares(wanted: dict[str, int], room: int) -> dict[str, int]:
 
 
 def _size(text: str, most: int) -> int:
-    """Return the bytes that a text takes as JSON without quotes; a number above `most` if it takes more."""
+    """Return the number of bytes that a text takes as JSON without quotes, or a number above `most`."""
     return len(_encode(text[: most + 1])) - 2
 
 
@@ -97,7 +97,7 @@ def _size_of_items(items: tuple[str, ...], most: int) -> int:
 def _cut_list(items: tuple[str, ...], room: int) -> tuple[tuple[str, ...], int]:
     """Return the first list items that fit into `room` bytes, and their size in bytes.
 
-    If some list items are missing, the last item is a mark that states how many are missing.
+    If some list items are missing, the last item is a mark with the number of missing items.
     """
     used = _size_of_items(items, room)
     if used <= room:

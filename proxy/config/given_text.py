@@ -56,9 +56,10 @@ def first_line(data: bytes) -> str:
 
 
 def surroundings(secret: str) -> str:
-    """Describe the characters around a secret of the control plane; return an empty text without any.
+    """Describe the characters around a control plane secret; return an empty text if there are none.
 
-    A secret of another product may begin or end with any character, so its surroundings are never examined.
+    A secret of another product may begin or end with any character, so this function examines only the
+    control plane's secrets.
     """
     core = secret.strip("".join(filter(_is_no_part, set(secret))))
     if core == secret or _MINTED.fullmatch(core) is None:

@@ -1,6 +1,6 @@
 """Runner of the `--doctor` checks, in parallel.
 
-Each check has its own time limit, and a failure in one check does not affect the others.
+Each check has its own time limit, and a failure in one check does not affect the other checks.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ _NETWORK_SECONDS: Final = 60.0
 
 
 def examine(settings: Settings, config: Path) -> list[Finding]:
-    """Run all `--doctor` checks and return their findings, which never contain a secret of the settings."""
+    """Run all `--doctor` checks and return the findings.
+
+    The findings never contain a secret of the settings.
+    """
     logging.disable(logging.CRITICAL)  # the findings contain everything important
     proxy = egress_of(settings.egress).proxy
     of_egress = () if proxy is None else proxy.secrets
@@ -125,7 +128,7 @@ def _hosts(settings: Settings) -> list[Host]:
 
 
 def _secrets(settings: Any) -> list[str]:
-    """Return the values of all secret settings, including those in tables of arrays."""
+    """Return the values of all secret settings, including secret settings in tables of arrays."""
     found: list[str] = []
     for each in fields(settings):
         value = getattr(settings, each.name)

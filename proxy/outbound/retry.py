@@ -20,7 +20,7 @@ def backoff(failures: int, longest: float, first: float = FIRST_BACKOFF) -> floa
 def jittered(seconds: float, least: float) -> float:
     """Return a random time between `least` × `seconds` and `seconds`; `least` is a share from 0 to 1.
 
-    The random part of the time keeps the proxies of a fleet from acting together.
+    The random part of the waiting time keeps the proxies of a fleet from acting together.
     """
     return seconds * random.uniform(least, 1.0)  # noqa: S311 - not a secret
 

@@ -48,7 +48,7 @@ _NO_PLANS: Final[Any] = {}
 def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) -> None:
     """Store an evaluation plan in the memo, by HTTP method and by path or path shape.
 
-    If the memo is full, it first removes all plans; plans of common requests are soon made again.
+    If the memo is full, all plans are removed first; plans of common requests are soon made again.
     """
     if sum(map(len, plans.values())) >= _MAX_PLANS:
         plans.clear()

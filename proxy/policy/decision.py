@@ -52,7 +52,7 @@ Known = dict[Check | QueryGuard, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rule that applies to the path: its checks, and its decision if all of these checks hold."""
+    """A rule that applies to the path: its checks, and the rule's decision if all these checks hold."""
 
     checks: tuple[Check, ...]
     decision: Decision
@@ -108,7 +108,7 @@ class Lane:
     ) -> Decision:
         """Return the decision of the rules for one interpretation of the path.
 
-        The lanes of one request share check results in `known`, if there are several lanes.
+        If a request has several lanes, the lanes share their check results in `known`.
         """
         if self.constant is not None:
             return self.constant
@@ -160,14 +160,14 @@ class Lane:
 
 
 class ImpliedRules:
-    """Source of the requests that one request implies, and of the plans for them."""
+    """Source of the requests that one request implies, and of evaluation plans for these requests."""
 
     @property
     def reads_body(self) -> bool:
         raise NotImplementedError
 
     def may_imply(self, target: Target) -> bool:
-        """Return False if no request to this target implies another request, whatever its body is."""
+        """Return False if no request to this target implies another request, whatever the request body is."""
         raise NotImplementedError
 
     def requests(self, request: RequestFacts) -> Iterator[Implied]:
@@ -246,7 +246,7 @@ class Plan:
         self._response_logs_request = any(step.reads_body for step in steps)
 
     def decide(self, request: RequestFacts) -> Decision:
-        """Return the verdict on a request before the upstream is called.
+        """Return the verdict on a request that the proxy has not sent upstream yet.
 
         Raise MalformedTarget if an encoded slash would change the verdict. Raise MalformedBody, a subclass of
         MalformedTarget, if a condition needs a property of a body that is not JSON. Raise BodyNeeded if a
@@ -286,7 +286,7 @@ class Plan:
         return decision
 
     def decides_without(self, target: Target) -> Decision | None:
-        """Return the verdict if it needs no facts of the request, not even its query; otherwise None."""
+        """Return the verdict if it depends on no fact of the request, not even the query; otherwise None."""
         return None if self.constant is None or self._may_imply(target) else self.constant
 
     def looks_at_query(self, target: Target) -> bool:
@@ -322,10 +322,12 @@ class Plan:
         return decision
 
     def decide_response(self, request: RequestFacts, decision: Decision, response: ResponseFacts) -> Decision:
-        """Apply the response rules to a response, which can make the decision on the request stricter.
+        """Apply the response rules to a response.
+
+        The result can be stricter than the decision on the request.
 
         The verdict `block` of a response rule replaces the response. Raise MalformedTarget if the response
-        cannot be evaluated. Raise BodyNeeded if the response's body was not read.
+        cannot be evaluated. Raise BodyNeeded if the response body was not read.
         """
         if not self._response_lanes:
             return decision
@@ -386,7 +388,7 @@ def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
 
 
 def _unseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """Yield the response rules for an unseen response, on which conditions are INDETERMINATE."""
+    """Yield the response rules for a response that is not known, so that its conditions are INDETERMINATE."""
     for lane in response_lanes:
         steps = [
             replace(step, checks=(indeterminate,)) if step.asks_response else step
@@ -526,7 +528,7 @@ def _combined(first: Transforms | None, second: Transforms | None) -> Transforms
 
 
 def _effect(decision: Decision) -> object:
-    """Return the verdict and transforms of a decision, which are the parts that the client can notice."""
+    """Return the verdict and transforms of a decision, because the client can notice only these."""
     return ("allow" if decision.verdict == "log_only" else decision.verdict), decision.transforms
 
 

@@ -162,14 +162,14 @@ class Scope(Enum):
 
 
 class Suffix(NamedTuple):
-    """The path segments that follow the address of the implying request, under each of their names."""
+    """Path segments that follow the address of the implying request, once for each name of the segments."""
 
     names: tuple[tuple[str, ...], ...]
     stem: Stem = Stem.WHOLE  # part of the address that precedes them
 
 
 class Way(NamedTuple):
-    """A possible form of an implied request."""
+    """One possible form of an implied request: a method and a target."""
 
     method: str
     target: Target
@@ -180,7 +180,7 @@ class Way(NamedTuple):
 
 
 class Implied(NamedTuple):
-    """A request that another request implies, in all its possible forms."""
+    """A request that another request implies, with all the forms that the implied request can have."""
 
     cause: str  # source of the request, such as $expand or members@odata.bind
     ways: tuple[Way, ...]
@@ -192,7 +192,7 @@ class Implied(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """A way in which a response gives access to content whose path a rule spells out."""
+    """Access through a response to content, if a rule spells out the path of the content."""
 
     cause: str
     method: str
@@ -202,7 +202,7 @@ class Opening(NamedTuple):
 
 
 class Below:
-    """Names of path segments that rules have below the address of a request."""
+    """Names of path segments that occur in path patterns of rules below the address of a request."""
 
     def __init__(self, words: Set[str] = frozenset(), stricter_words: Set[str] = frozenset()) -> None:
         self.words = words  # words that follow the address in any rule
@@ -213,12 +213,12 @@ class Below:
         return word in self.words
 
     def may_be_named_in(self, body: bytes) -> bool:
-        """Return False if the request body certainly contains no name of a relation."""
+        """Return False if the request body certainly does not contain the name of a relation."""
         return may_imply(body, self.words)
 
 
 def query_may_imply(query: str, words: Set[str]) -> bool:
-    """Return False if a query certainly expands no relation and contains none of the words.
+    """Return False if a query certainly expands no relation and contains none of the given words.
 
     `query_may_imply` does not parse the query options.
     """
@@ -236,7 +236,7 @@ def query_may_imply(query: str, words: Set[str]) -> bool:
 def implied_by_query(target: Target, below: Below) -> Iterator[Implied]:
     """Yield the requests that the query of a request implies.
 
-    Raise MalformedTarget if it is not certain what the query expands.
+    Raise MalformedTarget if the relations that the query expands are not certain.
     """
     expanded = target.options.get("expand")
     if expanded is not None:
@@ -451,7 +451,7 @@ OPENED_ITEM: Final = (
 
 
 def implied_by_addresses(target: Target, openings: Sequence[Opening]) -> Iterator[Implied]:
-    """Return the implied requests for content that addresses in the response open without a token."""
+    """Return implied requests for content that anyone can open by an address in the response."""
     names = [name for reading in target.readings for name in reading.names]
     for opening in openings:
         ways: list[Way] = []
@@ -510,7 +510,7 @@ def says_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def may_imply(body: bytes, words: Set[str]) -> bool:
-    """Return False if the request body certainly names no relation.
+    """Return False if the request body certainly does not name a relation.
 
     `may_imply` does not parse the request body.
     """
@@ -536,7 +536,7 @@ def implied_by_members(request: RequestFacts, below: Below) -> Iterator[Implied]
 
 
 def _entities_in(document: object) -> list[dict[str, list[object]]]:
-    """Return the written entity, or each entity of a written list (OData JSON 4.01 §15)."""
+    """Return the entity in a request body, or each entity of a list in the body (OData JSON 4.01 §15)."""
     found = document if isinstance(document, list) else [document]
     if isinstance(document, dict):
         for value in document.get("value", ()):
@@ -546,7 +546,7 @@ def _entities_in(document: object) -> list[dict[str, list[object]]]:
 
 
 class _Members:
-    """Pass through the objects of a request body that finds implied requests."""
+    """One pass through the objects of a request body, which finds the implied requests."""
 
     __slots__ = ("_below", "_left", "_request")
 

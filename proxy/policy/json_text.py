@@ -89,7 +89,7 @@ def validate(text: bytes) -> None:
 def readable(text: bytes) -> bytes:
     """Return the JSON text in the form that any parser accepts: without a byte order mark (RFC 8259 §8.1).
 
-    Raise TooDeep if the text is nested too deep, because the limits of parsers differ.
+    Raise TooDeep if the text is nested too deep, because parsers have different limits.
     """
     refuse_deep(text)
     return without_mark(text)

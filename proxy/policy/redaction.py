@@ -39,7 +39,7 @@ def is_cut(text: str) -> bool:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text, or its first `most` characters with the mark of cut text if it is longer."""
+    """Return the text, or, if the text is longer, its first `most` characters with the mark of cut text."""
     return text if len(text) <= most else text[:most] + cut_mark(len(text) - most)
 
 

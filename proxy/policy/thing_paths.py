@@ -65,7 +65,7 @@ class ReachedPath:
 
 
 class Met:
-    """Result of a search for a named thing: if the path reaches it, and the number of that step, or -1."""
+    """Result of a search for a named thing: reached or not, and the number of that step, or -1."""
 
     __slots__ = ("held", "step")
 
@@ -78,7 +78,7 @@ _NOT_MET: Final = Met(NO, _NONE)
 
 
 def met_by(things: Things, path: ReachedPath) -> Met:
-    """Search the path's steps for a thing that the rule names."""
+    """Search the steps of the path for a schema thing that the rule names."""
     best = _NOT_MET
     before = relation = _NONE
     steps = path.steps
@@ -128,7 +128,7 @@ def _member_held(things: Things, member: int, owner: int) -> int:
 
 
 def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
-    """Return True if the next step of the path selects some of the given step's objects, by key or cast."""
+    """Return True if the next step of the path selects, by key or cast, some objects of the given step."""
     return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
 
 
@@ -241,7 +241,7 @@ def ends_with_named(things: Things, path: ReachedPath) -> bool:
 def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: bool, depth: int) -> bool:
     """Return True if objects of the schema type may be, or contain, a named thing.
 
-    The search for named things covers the type, its base types and the complex types within them. With
+    The search for named things covers the type, its base types and the complex types within these types. With
     `navigations`, the search for named things also covers the types that are one relation away.
     """
     if type_ in things.types or type_ in things.bases:
@@ -275,7 +275,7 @@ def calls_delta(path: ReachedPath) -> bool:
 
 
 def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
-    """Return the names after the last object that may have a named type, if only properties follow."""
+    """Return the names after the last object that may have a named type, if all are properties."""
     steps = path.steps
     for at in range(len(steps) - 1, -1, -1):
         step = steps[at]
@@ -290,14 +290,14 @@ def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
 def step_number(path: ReachedPath, at: int) -> int:
     """Return the number of a path's step, counted as the steps are shown to people.
 
-    Object ids, casts and options do not count as steps, because each is part of the preceding step.
+    Object ids, casts and options do not count as steps, because each of them is part of the preceding step.
     """
     parts = (KEY, CAST, OPTION)
     return sum(step.kind not in parts for step in path.steps[: at + 1])
 
 
 def named_step(path: ReachedPath, at: int) -> str:
-    """Return the schema thing at a step as text for people: its type, its property or its operation."""
+    """Return the schema thing at a path's step as text for people: a type, property or operation."""
     model, step = path.model, path.steps[at]
     if step.operations:
         return model.operation_name(step.operations[0])

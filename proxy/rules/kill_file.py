@@ -28,7 +28,7 @@ _MAX_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KillOrder:
-    """Content of the emergency stop file, with the names as written.
+    """Content of the emergency stop file, with the names as the author of the file wrote them.
 
     Only the rules contain the ids of the names in the emergency stop file.
     """
@@ -41,8 +41,8 @@ class KillOrder:
     def stops(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Stops:
         """Return the ids of the applications and organisations that the emergency stop file stops.
 
-        `orgs` maps organisation ids to their names. If several organisations or applications share a name in
-        the file, the file stops all of them.
+        `orgs` maps organisation ids to their names. If several organisations or applications have a name that
+        the file contains, the file stops all of them.
         """
         if self.everything:
             return EVERYTHING_STOPPED

@@ -1,4 +1,4 @@
-"""Choice of an application's upstream identity: its own, its organisation's, or the default one."""
+"""Choice of an application's upstream identity: its own, its organisation's, or the default identity."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,8 @@ class Assignments:
     def unknown(self, organisations: Iterable[str], applications: Iterable[Application]) -> list[str]:
         """Return the organisations and applications that the settings name but that do not exist.
 
-        A misspelled id would give an application another upstream identity than the operator intended.
+        With a misspelled id, the application would get a different upstream identity than the operator
+        intended.
         """
         orgs, clients = set(organisations), {each.client_id for each in applications}
         return [

@@ -1,4 +1,4 @@
-"""Identity file of a proxy that enrolled itself: its keys, and an unfinished enrolment or key renewal."""
+"""Identity file of an enrolled proxy: the proxy's keys, and an unfinished enrolment or key renewal."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ class Enrolling(msgspec.Struct, frozen=True, rename="camel", tag="enrolling", ta
 class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_field="state"):
     """State of an identity with a valid API key and HMAC secret.
 
-    `earlier` is the previous pair of keys, because a restored control plane may accept only the previous
-    pair.
+    `earlier` is the previous pair of keys, which may be the only pair that a restored control plane accepts.
     """
 
     keys: Keys
@@ -117,7 +116,7 @@ def read_identity(path: Path) -> IdentityState | None:
 
 
 def write_identity(path: Path, identity: IdentityState) -> None:
-    """Replace the identity file so that, even after a kill or a crash, it has the old state or the new state.
+    """Replace the identity file. After a kill or a crash, the file has either the old or the new state.
 
     Raise OSError.
     """
@@ -157,7 +156,7 @@ def keys_in(path: Path) -> Keys | None:
 
 
 def secrets_in(path: Path) -> list[str]:
-    """Return every secret in the identity file, so that reports can mask them."""
+    """Return every secret in the identity file, so that reports can mask these secrets."""
     try:
         state = read_identity(path)
     except IdentityUnusable:

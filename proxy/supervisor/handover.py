@@ -171,7 +171,7 @@ def bound(address: Address) -> socket.socket:
 
 
 def admin_problems(in_force: Address, wanted: Address) -> list[str]:
-    """Return why the new agent could not listen on `wanted` after the old agent has ended."""
+    """Return the reason why a new agent could not listen on `wanted` after the end of the old agent."""
     if wanted == in_force:
         return []
     try:

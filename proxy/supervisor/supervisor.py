@@ -102,12 +102,12 @@ class Replacement:
 
     @property
     def before(self) -> list[Generation]:
-        """All generations of processes that the new generation replaces."""
+        """All generations of processes that the new generation of processes replaces."""
         return [self.old] if self.between is None else [self.old, self.between]
 
     @property
     def is_upgrade(self) -> bool:
-        """True if the old processes run another version, which this version can't restart."""
+        """True if the old processes run another version of the proxy, so this version can't restart them."""
         return any(child.run is None for child in (*self.old.agents, *self.old.workers))
 
     def open_barrier(self) -> None:
@@ -256,7 +256,7 @@ class Supervisor:
     # Methods for children.
 
     def _start(self, child: Child) -> None:
-        """Start the child process now, or later if the start fails.
+        """Start the child process now, or later if the first attempt fails.
 
         If the host has no free process or file descriptor, the processes that already run must continue.
         """
@@ -269,7 +269,7 @@ class Supervisor:
             self._children.append(child)
 
     def _fork(self, child: Child) -> None:
-        """Start the process of a child by fork.
+        """Start a child process by fork.
 
         If the fork fails, raise OSError and leave no file descriptor open.
         """
@@ -409,7 +409,7 @@ class Supervisor:
     def _stop(self) -> None:
         """Drain the worker processes before the agent ends.
 
-        The agent ends last, so that it can deliver the audit events of the workers.
+        The agent ends last, so that the agent can deliver the audit events of the workers.
         """
         if self._stopping:
             return
@@ -633,7 +633,7 @@ class Supervisor:
                 self._restore(reload)
 
     def _open_barrier(self, reload: Replacement) -> None:
-        """Start the agent before its workers, so that it has rules and an upstream token for them."""
+        """Start the agent first, so that the agent has rules and an upstream token for its workers."""
         reload.open_barrier()
         for child in (*reload.new.agents, *reload.new.workers):
             if child not in self._children:
@@ -651,7 +651,7 @@ class Supervisor:
     def _restore(self, reload: Replacement) -> None:
         """Restart the old agent after a failed reload.
 
-        The old workers were not stopped, so they need no restart.
+        The old workers were not stopped, so these workers need no restart.
         """
         reload.new.close_channels()
         self._end_reload(reload)
@@ -687,7 +687,7 @@ def _channels(count: int) -> list[tuple[socket.socket, socket.socket]]:
 
 
 def _local_keys(settings: Settings) -> tuple[bytes, ...]:
-    """Return the signing keys of proxy tokens for new workers; none if the agent reads them in a vault."""
+    """Return the keys that sign proxy tokens, for new workers; none if the agent reads a vault."""
     token = settings.token
     if token.signing_key_secret_name:
         return ()

@@ -1,6 +1,6 @@
 """Write log lines to an outlet, and drop lines that the outlet has no room for.
 
-No process blocks because its log is not read.
+No process blocks because nobody reads the process's log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ class Outlet(Protocol):
     def write(self, data: bytes) -> int:
         """Write bytes to the log outlet, and return how many bytes were written.
 
-        Raise BlockingIOError if the outlet can take no bytes now, or another OSError if it is broken.
+        Raise BlockingIOError if the log outlet can take no bytes now, or another OSError if the outlet is
+        broken.
         """
 
     def close(self) -> None: ...
@@ -27,7 +28,7 @@ class Outlet(Protocol):
 class LineHandler(logging.Handler):
     """A log handler that completes each line before it begins the next line.
 
-    If the handler drops log lines, it later logs their number as a line.
+    If the handler drops log lines, it later logs the number of dropped lines.
     """
 
     def __init__(self, outlet: Outlet) -> None:

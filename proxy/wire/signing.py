@@ -54,7 +54,7 @@ def timestamp_in_range(timestamp: str, now: float) -> bool:
 
 
 def sign_response(secret: bytes, request_signature: str, body: bytes) -> str:
-    """Return the signature of a response, bound to the request to which it responds.
+    """Return the signature of a response, bound to the request that the response belongs to.
 
     The signature of a 304 response covers the empty body.
     """

@@ -242,7 +242,10 @@ class DataPath:
         self.context.use(rulebook(ruleset, self.credential))
 
     def add_application(self, client_id: str, credential: UpstreamCredential) -> str:
-        """Add another application of the organisation, under the same rules. Return its token."""
+        """Add another application to the organisation, under the same rules as the first application.
+
+        Return its token.
+        """
         book = self.context.rulebook
         caller = replace(
             book.callers[CLIENT_ID], app_id=client_id, client_id=client_id, credential=credential
@@ -252,7 +255,7 @@ class DataPath:
 
 
 async def until(what: Callable[[], object]) -> None:
-    """Wait until the proxy has a state that no event announces."""
+    """Poll until the given condition is true, because no event announces the change."""
     async with asyncio.timeout(20):
         while not what():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -276,7 +279,7 @@ class Reply:
 
 
 def without_ids(reply: Reply) -> dict[str, Any]:
-    """Return an error of the token endpoint without its time and the ids of the request."""
+    """Return an error of the token endpoint without the error's time and the ids of the request."""
     body: dict[str, Any] = reply.json()
     return {name: body[name] for name in body if name not in ("timestamp", "trace_id", "correlation_id")}
 

@@ -1,4 +1,4 @@
-"""Tests of a stopped application: it gets no token and no response, and its current response is aborted."""
+"""Tests of a stopped application: it gets no token and no response, and its running response is aborted."""
 
 import asyncio
 from dataclasses import replace
@@ -29,7 +29,7 @@ OF_ALL_KINDS = [
 
 
 def stop(proxy: DataPath, stops: Stops) -> None:
-    """Stop applications in the way that a sync does.
+    """Stop applications as a sync from the control plane does.
 
     A stop also sets `enabled` to False, because older releases read only `enabled` and not the stops.
     """

@@ -1,4 +1,4 @@
-"""The control plane, which is killed before or after it commits a batch whose id requests a kill."""
+"""A control plane that is killed before or after it commits a batch whose id requests the kill."""
 
 from __future__ import annotations
 

@@ -51,7 +51,10 @@ async def put(store: SqlStore, org_id: str, numbers: Iterable[int], *bodies: byt
 
 
 async def archived(store: SqlStore, objects: MemoryObjects, after: int = 0) -> int:
-    """Archive the store's events after the position, as far as they fit into one range. Return its end."""
+    """Archive the store's events after the position, at most as many events as fit into one range.
+
+    Return its end.
+    """
     found = await store.archive_range(after)
     assert found is not None
     await ArchiveWriter(store, objects).write(after, found.upto)

@@ -194,7 +194,7 @@ async def exercise(settings: BlobSettings) -> None:
 
 @pytest.mark.skipif("GRAPHWARD_TEST_STORAGE" not in os.environ, reason="no real storage is named")
 async def test_real_storage_does_the_same() -> None:
-    """Run the test with real storage if the environment variable is set.
+    """Run the test with real storage if the environment variable for real storage is set.
 
     The environment variable has a table of settings as Python writes it, such as `{"url": "s3://audit", …}`.
     """

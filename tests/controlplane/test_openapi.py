@@ -1,4 +1,4 @@
-"""Tests of the description of both APIs: up to date, complete, and without external references."""
+"""Tests of the description of both APIs: it is up to date, complete, and without external references."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ async def test_further_ways_of_change_are_counted_once_there_is_no_room_to_tell_
 async def test_a_long_replay_goes_on_where_the_last_response_ended(
     plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replay counts each event once, even if time passed and new events arrived in between."""
+    """A replay counts each event once, even if it takes long and new events arrive during the replay."""
     monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)  # one batch at a time
     for hour in (9, 11, 10):
         time = f"2026-11-21T{hour:02}:00:00.000Z"

@@ -32,7 +32,7 @@ def admin(*orgs: str) -> Actor:
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
     """Create two organisations whose rulesets and applications have the same names.
 
-    The proxy `shared` serves both organisations, and `spare` serves none.
+    The proxy `shared` serves both organisations of the test, and the proxy `spare` serves no organisation.
     """
     opened = await open_new_store(tmp_path / "store.db", clock)
     await add_two_orgs(opened)
@@ -47,7 +47,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
 
 
 class Asked:
-    """A resolver of references, with the subject that it wrote into the operator log."""
+    """A resolver of references, with the subject that the resolver wrote into the operator log."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.about: set[str] = set()

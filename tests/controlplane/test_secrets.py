@@ -15,7 +15,7 @@ from proxy.wire.log_line import LineFormatter, one_line
 
 @pytest.fixture
 def cheap_hashes() -> None:
-    """Use the real parameters of password hashes in this module."""
+    """Override the fixture of cheap hashes: this module uses the real parameters of password hashes."""
 
 
 def test_secrets_hold_256_bits_and_are_safe_in_headers_and_forms() -> None:

@@ -1,4 +1,4 @@
-"""A fake issuer of workload tokens such as Kubernetes, GitHub or Entra.
+"""A fake issuer of workload tokens, such as the tokens of Kubernetes, GitHub or Entra.
 
 The fake issuer has a discovery document, keys that rotate, and tokens. The tests of the proxy, of the SDKs
 and of the agent share this fake issuer.
@@ -32,7 +32,7 @@ def coded(raw: bytes) -> str:
 
 
 class SigningKey:
-    """A key pair with its JWK."""
+    """A key pair, with its public key as a JWK."""
 
     def __init__(self, private: PrivateKey | None = None, *, key_id: str | None = "key-1") -> None:
         self.private = private or ec.generate_private_key(ec.SECP256R1())
@@ -51,7 +51,7 @@ class SigningKey:
     def sign(self, claims: dict[str, Any], *, algorithm: str | None = None, **header: Any) -> str:
         """Return a signed JWT with these claims.
 
-        A header member of the token is left out if its value is None.
+        A member of the token's header is left out if the member's value is None.
         """
         algorithm = algorithm or self.algorithm
         fields = {"alg": algorithm, "typ": "JWT", "kid": self.key_id, **header}
@@ -68,7 +68,7 @@ class SigningKey:
 def claims_of(issuer: str, subject: str, audience: str, **changes: Any) -> dict[str, Any]:
     """Return claims of a token that is valid for ten minutes.
 
-    A claim of the token is left out if its value is None.
+    A claim of the token is left out if the claim's value is None.
     """
     now = int(time.time())
     claims = {

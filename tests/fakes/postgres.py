@@ -82,7 +82,7 @@ class PostgresServer:
         self._log.start()
 
     def kill(self) -> None:
-        """End the PostgreSQL server at once, as in a crash."""
+        """End the PostgreSQL server immediately, as in a crash."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait()
@@ -102,7 +102,10 @@ class PostgresServer:
 
     @contextmanager
     def new_database(self, name: str, template: str = "template0") -> Iterator[str]:
-        """Create a database, empty or a copy of another database; yield its URL, and drop it at the end."""
+        """Create a database, empty or as a copy of another one.
+
+        Yield the database's URL, and drop the database at the end.
+        """
         self._administer(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
             yield self.url(name)
@@ -115,7 +118,7 @@ class PostgresServer:
         self._administer(f"CREATE DATABASE {database} TEMPLATE {backup}")
 
     def end_sessions(self, database: str) -> None:
-        """End all connections to the database, as a failover would."""
+        """End all connections to the database, as the failover of a database server would."""
         import psycopg
 
         with psycopg.connect(self.url(database), autocommit=True) as raw:

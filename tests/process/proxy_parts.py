@@ -80,7 +80,7 @@ async def until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) 
 def processes(system: System, kind: str = "") -> dict[str, int]:
     """Return the process ids of the supervisor's children by name: "worker-0", "worker-1", "agent".
 
-    During a reload, an old and a new process have the same name: the newest process is returned.
+    During a reload, an old and a new process have the same name, and the newest process is returned.
     """
     supervisor = system.proxy.process.pid
     found: dict[str, int] = {}
@@ -368,7 +368,7 @@ class Load:
 async def status_becomes(client: Client, target: str, status: int) -> None:
     """Send requests on one connection until the response has the status.
 
-    The sync interval in these tests is one second, and its jitter only makes it shorter.
+    The sync interval in these tests is one second, and jitter only makes the interval shorter.
     """
     async with asyncio.timeout(10):
         while (await client.get(target)).status != status:  # noqa: ASYNC110

@@ -228,7 +228,7 @@ async def a_proxy(
 
 
 def held_by(report: list[Message]) -> dict[str, ActiveUpstreamToken]:
-    """Return each identity with the latest upstream token that a worker received for it."""
+    """Return each upstream identity with the latest upstream token that a worker received for it."""
     return {each.identity: each for each in report if isinstance(each, ActiveUpstreamToken)}
 
 
@@ -494,7 +494,7 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_re
 
 
 async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_path: Path) -> None:
-    """A file is in the place of the spool directory, both at the start and later."""
+    """A file has the path of the spool directory, both at the start of the proxy and later."""
     spool_path = tmp_path / "var/audit/spool"
     spool_path.parent.mkdir(parents=True)
     spool_path.touch()
@@ -666,7 +666,7 @@ async def test_each_identity_has_a_token_of_its_own_and_renews_it_alone(tmp_path
 async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path) -> None:
     """The agent reports a token as unavailable only after an attempt to fetch it.
 
-    So a new worker can distinguish a delayed token from a token that will not arrive.
+    So a new worker can distinguish a delayed upstream token from a token that the agent cannot get.
     """
     async with a_proxy(tmp_path, IDENTITIES) as running:
         worker = running.workers[0]

@@ -178,7 +178,7 @@ async def test_a_signed_response_that_makes_no_sense_is_refused_whole(
 
 
 def _of_two_organisations(**members: Any) -> dict[str, Any]:
-    """Return a sync body with an application of each of two organisations, each with its own ruleset."""
+    """Return a sync body with two organisations, each with one application and its own ruleset."""
     body = sync_body()
     app, ruleset = body["apps"][0], body["rulesets"][0]
     second = {"orgId": "org-2"}
@@ -644,7 +644,7 @@ async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control:
 
 
 async def test_a_clock_that_was_days_ahead_refuses_nothing(tmp_path: Path, control: FakeControlPlane) -> None:
-    """The agent applied rules while its clock was wrong, and then the clock was corrected."""
+    """The agent applied rules while the agent's clock was wrong, and then the clock was corrected."""
     cache, ahead = tmp_path / "snapshot.json", [3 * 86400.0]
     async with syncing(control, cache, Announcements(), clock=lambda: time.time() + ahead[0]) as sync:
         control.sync_body = sync_body(generatedAt=rfc3339(int((time.time() + ahead[0]) * 1000)))
@@ -753,7 +753,7 @@ async def test_credentials_are_part_of_the_rules_and_one_that_can_not_be_read_pr
 async def test_what_an_earlier_release_left_out_is_asked_for_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The earlier release's snapshot has this same version, so a 304 would leave the snapshot unchanged."""
+    """The earlier release's snapshot has this version too, so a 304 would not change the snapshot."""
     cache = tmp_path / "snapshot.json"
     control.sync_body = changed(stops=STOPPED)
     async with syncing(control, cache, Announcements()) as sync:

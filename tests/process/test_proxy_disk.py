@@ -188,7 +188,7 @@ async def test_a_proxy_that_starts_on_a_full_disk_serves_once_there_is_room(
 
 @contextlib.contextmanager
 def read_only(disk: Path) -> Iterator[None]:
-    """Make the disk read-only, so that no file on it can be opened for writing.
+    """Make the disk read-only, so that no file on the disk can be opened for writing.
 
     Processes can still write to files on the disk that are already mapped into memory.
     """
@@ -359,7 +359,7 @@ def _tear_state(audit: Path) -> None:
 
 
 def _tear_spool(audit: Path) -> None:
-    """Append half a record to each spool segment: it has checksum, ordinal and text, but no length."""
+    """Append half a record to each spool segment: a checksum, an ordinal and text, without a length."""
     for segment in (audit / "spool").glob("*.seg"):
         content = bytearray(segment.read_bytes())
         end = len(content.rstrip(b"\0"))

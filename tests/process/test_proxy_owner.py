@@ -1,6 +1,6 @@
-"""Tests that files which a proxy creates as root belong to the user of the service.
+"""Tests that the files that a proxy creates as root belong to the user of the service.
 
-If a file belongs to another user, the proxy's error names the file.
+If the file belongs to another user than the proxy's, the error of the proxy names the file.
 """
 
 from __future__ import annotations

@@ -422,7 +422,7 @@ def problems_if_any(text: str, environ: Mapping[str, str] | None = None) -> tupl
 
 
 class TestAnyText:
-    """Tests that a file or variable of any content gives settings or one-line problems, never a traceback."""
+    """Tests that any settings file or variable gives settings or one-line problems, never a traceback."""
 
     @given(st.lists(PIECES, max_size=40).map("".join))
     def test_in_a_file(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the files of an applied directory: the changes that they request, and errors with their place."""
+"""Tests of the files in a configuration directory: the requested changes, and errors with their place."""
 
 from __future__ import annotations
 

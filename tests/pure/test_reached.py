@@ -200,7 +200,7 @@ class Naive:
         return Place("many" if type_.collection else "one", type_.name)
 
     def step(self, place: Place, word: str) -> tuple[str, Place] | None:
-        """Return the step as text and the position after it, or None if the step is indeterminate."""
+        """Return a path's step as text and the position after the step; None for an indeterminate step."""
         if word.startswith("$"):
             return self.option(place, word)
         if place.kind == "service":

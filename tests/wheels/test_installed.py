@@ -1,4 +1,4 @@
-"""Install both wheels as a user does, in environments that hold only the packages that they need."""
+"""Install both wheels as a user does, in environments that contain only the required packages."""
 
 from __future__ import annotations
 

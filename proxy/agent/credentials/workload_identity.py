@@ -1,4 +1,4 @@
-"""Provider that authenticates a client with a token in a file, such as a Kubernetes service account's."""
+"""Provider that authenticates a client with a token in a file, such as a Kubernetes service account token."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,10 @@ class WorkloadIdentityProvider:
         return await self._entra.by_assertion(self._assertion())
 
     def _assertion(self) -> str:
-        """Read the token file at each call. The platform replaces the token long before it expires."""
+        """Read the token file at each call.
+
+        The platform replaces the token file long before the token expires.
+        """
         try:
             assertion = secret_of(text_of(read_given_file(self._token_file)))
         except OSError as error:

@@ -47,7 +47,7 @@ class RequestHandler:
         raise NotImplementedError
 
     def stop(self, stops: Stops) -> None:
-        """End the request if an operator has stopped its application."""
+        """End the request if an operator has stopped the application that sent the request."""
         raise NotImplementedError
 
     @property

@@ -1,8 +1,8 @@
 """Process a response whose body is read in transit: buffer the body for rules, or rewrite the links.
 
-Rules and filters need the complete body of a response. Links do not. A short response is buffered, so that it
-keeps its bytes if no link in it changes. A response that is too long for the buffer is rewritten piece by
-piece, without content coding and without a declared length.
+Rules and filters need the complete body of a response. Links do not. A short response is buffered, so that
+its bytes do not change if it has no link to rewrite. A response that is too long for the buffer is rewritten
+piece by piece, without content coding and without a declared length.
 """
 
 from __future__ import annotations

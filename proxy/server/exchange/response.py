@@ -60,7 +60,7 @@ def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, las
 def refuse_response(sink: ResponseSink, response: ResponseHead, refusal: Refusal) -> None:
     """Refuse a response that the application must not receive.
 
-    Response rules and a shadow ruleset still evaluate the status and headers of the response.
+    Response rules and a shadow ruleset still evaluate the status and the headers of the refused response.
     """
     _show_shadow(sink, response, body_known=True)  # no body reaches the application
     if sink.evaluation.plan.has_response_rules:
@@ -80,9 +80,9 @@ def _show_shadow(sink: ResponseSink, response: ResponseHead, *, body_known: bool
 
 
 def _rules_need_body(sink: ResponseSink, response: ResponseHead) -> bool:
-    """Let response rules decide without the response body, if they can.
+    """Let response rules decide without the response body, if the rules do not need the body.
 
-    Return True if response rules or a filter need the body.
+    Return True if response rules or a filter need the response body.
     """
     evaluation = sink.evaluation
     plan = evaluation.plan

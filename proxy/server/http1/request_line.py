@@ -1,7 +1,7 @@
 """Parse a request line that is not in origin form: convert the absolute form, or describe the fault.
 
-`request_head` calls this module only if its own pattern does not match the request line. This module does no
-input or output.
+`request_head` calls this module only if the pattern in `request_head` does not match the request line. This
+module does no input or output.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ _LONGEST_NAMED: Final = 32  # bytes of the application's text that a message rep
 
 
 class AbsoluteForm(NamedTuple):
-    """A request line in absolute form (RFC 9112 §3.2.2). `line` is the same request line in origin form."""
+    """A request line in absolute form (RFC 9112 §3.2.2).
+
+    `line` is the request line after its conversion to origin form.
+    """
 
     line: bytes
     scheme: bytes
     authority: bytes
 
     def is_same_host(self, host: bytes) -> bool:
-        """Return True if the target and a Host field name the same host and port, in any spelling."""
+        """Return True if the target and a Host field have the same host and port, in any spelling."""
         return _host_and_port(self.scheme, self.authority) == _host_and_port(self.scheme, host)
 
 
@@ -72,7 +75,10 @@ _ONE_SPACE: Final = "use one space between method, target and version, and no ot
 
 
 def _fault(line: bytes) -> MalformedHead:
-    """Return the first fault of `line`. The proxy does not support the request line `line`."""
+    """Return the first fault in the request line `line`.
+
+    The proxy does not support the request line `line`.
+    """
     method = line.partition(b" ")[0]
     if method in (b"CONNECT", b"TRACE"):
         return method_not_allowed(method)
@@ -151,9 +157,9 @@ def _named(text: bytes) -> str:
 
 
 def _host_and_port(scheme: bytes, authority: bytes) -> tuple[bytes, bytes]:
-    """Return the host of the authority in lower case, and its port without leading zeros.
+    """Return the host of the authority in lower case, and the port of the authority without leading zeros.
 
-    If the authority names no port, the port is the default of the scheme.
+    If the authority of the URL names no port, the port is the default port of the scheme.
     """
     ends = authority.rfind(b"]") + 1  # an IPv6 address, which also contains colons
     name, _, port = authority[ends:].partition(b":")

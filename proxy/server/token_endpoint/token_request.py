@@ -1,4 +1,4 @@
-"""Handle one request for a token: its known facts, its rate limits, and the single response that ends it."""
+"""Handle one request for a token: its known facts, its rate limits, and its single response."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TokenRequest:
     def issue(self, caller: Caller, credential: Credential | None) -> None:
         """Respond to the request with a new proxy token.
 
-        `credential` is None if the caller authenticated with a secret of which only the hash is known.
+        `credential` is None if the caller authenticated with a secret that is stored only as a hash.
         """
         context, now = self.context, time.time()
         context.counters.values[TOKENS_ISSUED] += 1
@@ -130,7 +130,10 @@ class TokenRequest:
         self._respond_with_json(200, body, _NO_STORE)
 
     def count_refusal(self) -> None:
-        """Count a refused proof of a client. Log the refusal if the rules do not contain the client."""
+        """Count a client's proof of identity that the token endpoint refused.
+
+        Log the refusal if the rules do not contain the client.
+        """
         values = self.context.counters.values
         if self.pending.caller is None:
             values[UNKNOWN_CLIENTS] += 1
@@ -142,7 +145,10 @@ class TokenRequest:
             values[TOKENS_REFUSED] += 1
 
     def count_problem(self, problem: str, credential_id: str | None) -> None:
-        """Count a refused proof by its problem, and store the problem and the credential in the event."""
+        """Count a refused proof of identity by its problem.
+
+        Store the problem and the credential in the event.
+        """
         self.count_refusal()
         self.context.counters.values[CREDENTIAL_PROBLEMS_FIRST + _PROBLEMS.index(problem)] += 1
         self.pending.credential = credential_id, problem

@@ -164,7 +164,7 @@ async def batch(client: GraphServiceClient) -> Any:
 
 
 async def refused_batch(client: GraphServiceClient) -> Any:
-    """Send a batch with a sub-request of another API version."""
+    """Send a batch with a sub-request of a different API version than the batch."""
     item = BatchRequestItem(get("/v1.0/users"), id="1")
     item.set_url("https://graph.microsoft.com/beta/users/ada@contoso.com/messages")
     content = BatchRequestContent()
