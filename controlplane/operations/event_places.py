@@ -14,7 +14,7 @@ class Places:
     """Text form of the positions from which a page or a stream of audit events continues.
 
     A position is a number that counts the audit events of all organisations together. If an actor may not
-    look at all organisations, the position in its text is encrypted.
+    look at all organisations, the actor gets each position in encrypted form.
     """
 
     def __init__(self, purpose: str, vault: Vault | None) -> None:

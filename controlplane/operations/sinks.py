@@ -144,7 +144,7 @@ async def dead_letters(context: OperationContext, actor: Actor, request: ListDea
 
 @operation("sink.retry", "POST", "/sinks/{sink}/retry")
 async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
-    """Resend to a sink the events that the sink refused, after all events that it has already received."""
+    """Resend refused events to a sink, after all events that the sink has already received."""
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     count = await context.store.retry_dead_letters(sink.name, request.positions)

@@ -1,4 +1,4 @@
-"""Find the resource classes that a recorded request reaches: by path, by `$expand`, by implied requests.
+"""Find the resource classes that a recorded request reaches by its path, `$expand` or implied requests.
 
 The report says that a recorded request reaches a resource class certainly, possibly, or not at all. If the
 trail lacks facts of the request, such as the body of a search, the request reaches the class only *possibly*.
@@ -187,7 +187,7 @@ class Classifier:
     def _of_steps(self, path: ReachedPath, *, unlikely: bool) -> Iterator[Touch]:
         """Return the resource classes that a path reaches according to the schema.
 
-        For an uncertain path, return only the resource classes that the path certainly reaches.
+        If the path is uncertain, return only the resource classes that the path certainly reaches.
         """
         for each in self._classes:
             held = _held(self._things[path.model.digest][each.name], path, at_end=each.at_end)
@@ -224,7 +224,7 @@ class Classifier:
                 yield Touch(each.name, held, why)
 
     def _access(self, method: str, target: Target) -> Access:
-        """Return whether a request reads or writes data.
+        """Return `read` if a request only reads data, and `write` otherwise.
 
         A POST to an operation that changes nothing counts as a read.
         """

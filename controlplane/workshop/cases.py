@@ -1,4 +1,4 @@
-"""Cases of a ruleset: requests with their expected verdicts, and how the actual verdicts differ."""
+"""Cases of a ruleset: requests with expected verdicts, and the differences of the actual verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the type, member or operation of a schema that a rule's path names."""
+"""Find the schema element (type, member or operation) that the path of a rule names."""
 
 from __future__ import annotations
 

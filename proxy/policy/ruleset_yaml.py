@@ -1,6 +1,6 @@
 """Parse the YAML text of a ruleset to its model, with line and column of every error.
 
-This module also makes the JSON Schema of rulesets.
+This module also generates the JSON Schema of rulesets for editors.
 """
 
 from __future__ import annotations

@@ -17,7 +17,10 @@ MAX_KEYS: Final = 10_000  # keys whose failures are counted at once; beyond that
 
 
 def network_of(address: str) -> str:
-    """Return the network that counts as one address: for IPv6 the /64, which one host commonly owns."""
+    """Return the network that counts as one client address.
+
+    For IPv6 this is the /64 network, which usually belongs to one host.
+    """
     if ":" not in address:
         return address
     try:

@@ -921,7 +921,10 @@ def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tup
 
 
 def cloud_of(url: str) -> Cloud:
-    """Return the cloud of a graph API's address or scope; the global cloud for an unknown address."""
+    """Return the cloud to which an address or a scope of a graph API belongs.
+
+    For an unknown address, return the global cloud.
+    """
     return _CLOUD_BY_HOST.get(_host_of(url), _CLOUDS[0])
 
 

@@ -1,4 +1,4 @@
-"""Run a proxy whose upstream sends `hello` and never ends its response.
+"""Run a proxy whose upstream sends `hello` and then never ends the response.
 
 A test runs this file as a program, and kills the program.
 """

@@ -357,7 +357,10 @@ def ask_for_token() -> bytes:
 def _resumable(
     port: int, client: Client, session: ssl.SSLSession | None, request: bytes
 ) -> tuple[bytes, ssl.SSLSession | None]:
-    """Return the first bytes of a response, and the TLS session, because asyncio cannot resume a session."""
+    """Send a request over a blocking socket, because asyncio cannot resume a TLS session.
+
+    Return the first bytes of the response, and the TLS session.
+    """
     with (
         socket.create_connection(("127.0.0.1", port)) as plain,
         client.context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secured,

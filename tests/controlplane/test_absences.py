@@ -1,4 +1,4 @@
-"""Tests of a search without results: it names possible mistakes of the query, and no foreign data."""
+"""Tests of a search without results: it names likely mistakes, and no names that the actor may not see."""
 
 from __future__ import annotations
 

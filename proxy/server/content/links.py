@@ -2,9 +2,9 @@
 
 The rewriter does not change any byte outside of links to the upstream.
 
-The rewritten links are `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @,
-anywhere in a JSON body. `NextLink` and `DeltaLink` are rewritten too, because some SDKs ignore case. OData
-4.01 writes `@nextLink`, OData 3 writes `odata.nextLink`, and verbose JSON writes `__next`.
+The rewriter changes the values of `@odata.nextLink` and `@odata.deltaLink`, with or without a property before
+the @, anywhere in a JSON body. `NextLink` and `DeltaLink` are rewritten too, because some SDKs ignore case.
+OData 4.01 writes `@nextLink`, OData 3 writes `odata.nextLink`, and verbose JSON writes `__next`.
 
 An address is recognised in every spelling that leads to the same host. Spellings of one address can differ in
 letter case, escapes, percent-encoding, a final dot of the host, the scheme or a default port.
