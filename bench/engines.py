@@ -3,7 +3,7 @@
 The benchmark writes its rules in the form that the policy engine evaluates fastest. The module imports
 nothing from this project, so any Python installation with the engine can run it. The arguments of the module
 are the engine's name and the number of rules. The module prints microseconds of processor time. The first
-segment after /v1.0 is a separate field, so that an engine can select rules by equality before it compares
+path segment after /v1.0 is a separate field. An engine can select rules by this field before it compares
 patterns.
 """
 

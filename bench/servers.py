@@ -121,7 +121,7 @@ class Server:
         return {pid: stat.name for pid, stat in _session(self._process.pid).items()}
 
     def cpu(self) -> dict[str, CpuTime]:
-        """Return the processor time by process name, with processes of the same name added together."""
+        """Return the total processor time of all processes with the same name, for each name."""
         times: dict[str, CpuTime] = {}
         for stat in _session(self._process.pid).values():
             times[stat.name] = times.get(stat.name, CpuTime()) + stat.cpu

@@ -30,7 +30,8 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the host on which the control plane runs.
 
-    Steady time starts with the wall clock, and the kernel's monotonic clock advances it (suspend included).
+    Steady time starts at the wall clock's time, and then advances with the kernel's monotonic clock, also
+    during suspend.
     """
 
     def __init__(self) -> None:

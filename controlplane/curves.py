@@ -1,4 +1,4 @@
-"""Curves of a proxy's metrics over its reported time windows, and the times of its restarts.
+"""Curves of a proxy's metrics over the reported time windows, and the times of the proxy's restarts.
 
 The code of this module does no I/O itself.
 """
@@ -101,7 +101,7 @@ def windows(reports: Iterable[Metrics]) -> list[Window]:
 
 
 def rates(reports: Iterable[Load]) -> list[float]:
-    """Return the requests per second of each report's time window, oldest first."""
+    """Return the number of requests per second in each report's time window, oldest window first."""
     found = [
         (start, _rate(each.evaluated or 0, start, end))
         for each in reports

@@ -1,4 +1,4 @@
-"""Take a batch of audit events from bytes to the store: check its shape and organisation, then commit it."""
+"""Check a received batch of audit events, and commit the batch to the store."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Ingest:
         self._on_stored = on_stored
 
     async def accept(self, proxy_id: str, allowed_orgs: Collection[str], body: bytes) -> tuple[str, Outcome]:
-        """Store a batch of audit events, and return its batch id and the outcome.
+        """Store a batch of audit events, and return the batch id and the outcome.
 
         A stored batch is on disk before this method returns.
         """

@@ -72,7 +72,7 @@ class Listeners:
         ]
 
     def urls(self, key: str) -> list[str]:
-        """Return the URLs of a listener as clients write them, with the ports that the kernel chose."""
+        """Return a listener's URLs for clients, with the ports that the kernel chose."""
         scheme = "http" if self._tls[key] is None else "https"
         names = [each.getsockname()[:2] for _, each in self._sockets[key]]
         return [f"{scheme}://{Address(host, port)}" for host, port in names]

@@ -1,4 +1,4 @@
-"""CSRF token of a browser's session, under a new mask for each page.
+"""CSRF token of a browser session, which each page contains under a different random mask.
 
 Pages are compressed. If every page contained the same token bytes, another site could put guesses of the
 token into page addresses. The length of a compressed page that contains such a guess reveals if the guess

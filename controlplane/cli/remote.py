@@ -49,7 +49,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """HTTP handler that follows no redirect, because a redirect would send the token to another server."""
+    """HTTP handler that follows no redirect: a redirect could send the token to a different server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -74,7 +74,7 @@ class Remote:
                 raise _no_response(self._url, response.status, doubt) from None
 
     def pieces(self, stream: Stream[Q], asked: Q, seconds: float | None = None) -> Iterator[bytes]:
-        """Yield the pieces of a response as they arrive.
+        """Yield each piece of a response body as soon as the piece arrives.
 
         `seconds` is the longest time to wait for a byte. None selects the default.
         """
@@ -151,7 +151,7 @@ def _no_response(url: str, status: int, doubt: str = "") -> CommandFailed:
 
 
 def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
-    """Return the server's error in the form in which a command with an open store reports it."""
+    """Return the server's error in the same form as an error of a command that opens the store itself."""
     try:
         with error:
             problem = msgspec.json.decode(readable(error.read()), type=_ErrorBody).error

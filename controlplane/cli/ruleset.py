@@ -330,7 +330,7 @@ def list_rulesets(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List rulesets by name, with their active versions."""
+    """List rulesets by name, each with its active version."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
@@ -464,7 +464,10 @@ def approve_proposal(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Activate a change of rules that another operator proposed. `ruleset proposal ID` shows the proposal."""
+    """Activate a change of rules that a different operator proposed.
+
+    `ruleset proposal ID` shows the proposal.
+    """
     from controlplane.operations import proposals
 
     cli: Cli = ctx.obj

@@ -1,4 +1,4 @@
-"""Forms at /apps/{app}/… that add a credential to an application, set its end or remove it."""
+"""Forms at /apps/{app}/… that add or remove a credential of an application, or set its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages at /proxies: the health of each proxy with reasons, its charts, its missing events, and actions."""
+"""Pages at /proxies: each proxy's health with reasons, charts, missing events, and actions of operators."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ async def set_about(context: OperationContext, actor: Actor, request: SetApp) ->
 
 @operation("app.bind", "PUT", "/apps/{app}/ruleset")
 async def bind(context: OperationContext, actor: Actor, request: BindApp) -> BoundApp:
-    """Switch the app to another ruleset of its organisation."""
+    """Switch an app to a different ruleset of the app's organisation."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, app.org_id)
     try:
@@ -311,7 +311,7 @@ async def _bound(context: OperationContext, app: App, proposal: str | None = Non
 
 
 def _switched(app: App, ruleset: str) -> str:
-    """Return a description of an app's switch to another ruleset, for the operator log.
+    """Describe in the operator log that an app was switched to a different ruleset.
 
     `app` is the state of the app before the switch.
     """
@@ -383,7 +383,7 @@ def _end_of_secret(text: str | None, now_ms: int) -> int | None:
 
 @operation("app.disable", "POST", "/apps/{app}/disable")
 async def disable(context: OperationContext, actor: Actor, request: AppReference) -> AppFacts:
-    """Disable an app: each proxy refuses the app and its tokens from the proxy's next sync on."""
+    """Disable an app for every proxy. After its next sync, a proxy refuses the app and the app's tokens."""
     return await _set_enabled(context, actor, "editor", request, False)
 
 

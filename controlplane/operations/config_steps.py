@@ -70,7 +70,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An operation of a plan that was performed, and its response."""
+    """A performed operation of a plan, and the response of this operation."""
 
     step: Step
     response: Response
@@ -159,7 +159,7 @@ async def _current(
 def steps_of(
     wanted: Wanted, changes: Sequence[Change], prepared: Prepared, note: str | None
 ) -> Iterator[Step]:
-    """Yield the operations of a plan in the order in which they are performed.
+    """Yield a plan's operations in the order in which the control plane performs the operations.
 
     The last operation switches on approval by a second person, so that the first rules of a new organisation
     need no approval.
@@ -385,7 +385,7 @@ def _deletion(change: Change) -> Step:
 
 @contextmanager
 def named(change: Change) -> Iterator[None]:
-    """If a change is refused, put the name of the changed thing at the start of the error text."""
+    """If a change is refused, put the name of the changed object at the start of the error text."""
     try:
         yield
     except (Forbidden, InvalidName, NotFound, AlreadyExists, Conflict) as error:

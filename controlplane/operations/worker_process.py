@@ -163,7 +163,7 @@ async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **
 def end_processes() -> None:
     """Kill the worker processes that are idle.
 
-    A busy worker process is killed when its request is cancelled.
+    If a request is cancelled, the worker process that runs the request's function is killed.
     """
     for queue in (_trials, _changes, _pages, _files):
         queue.end_idle()

@@ -1,4 +1,4 @@
-"""Content of an audit report as plain values, and the sentences that state its facts."""
+"""Content of an audit report as plain values, and the sentences that state the facts of the report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Facts(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class Named(Facts):
-    """A name that an audit report lists, with the number of its occurrences."""
+    """A name in a list of an audit report, and how often the name occurs."""
 
     name: str
     count: int
@@ -56,7 +56,7 @@ class Activity(Facts):
 
 
 class Range(Facts):
-    """A range of sequence numbers that includes its first and its last number."""
+    """A range of sequence numbers, from the first number to the last number, both included."""
 
     first: int
     last: int

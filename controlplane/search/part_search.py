@@ -1,4 +1,4 @@
-"""Finds the newest matches in all parts of the embedded index, newest part first, within the time limit.
+"""Searches the parts of the embedded index for the newest matching events, within a time limit.
 
 FTS5 finds candidates. The row of an event in the index is enough to evaluate most terms of a search filter.
 If the index row is not enough for a term of the filter, the search reads the text of the event.
@@ -66,9 +66,9 @@ class OutOfTime(Exception):
 
 
 class TimeLimit:
-    """A time limit of a search, which is checked for each part and for each event that is read.
+    """Time limit of a search. The search checks the limit for each index part and each event that it reads.
 
-    The limit is checked for each event, because one event may have as much text as thousands of other events.
+    The search checks the time limit for each event, because the text of one event may be very long.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Reader:
 
 
 class Search:
-    """One search query, which runs on one part of the index after the other."""
+    """A search query that runs on the parts of the index in turn."""
 
     def __init__(self, reader: Reader, query: SearchQuery, before: Key | None = None) -> None:
         self._reader = reader

@@ -1,6 +1,6 @@
 """The parts of the embedded search index.
 
-The tables of an index part are dropped when retention has removed the last event of the part.
+When retention has removed the last event of an index part, the tables of this part are dropped.
 
 Each part of the search index holds the events of about a million consecutive positions. The index key of an
 event consists of the event's time and the low bits of its position. So if events are sorted by their index

@@ -4,8 +4,8 @@ The store holds the cursor of each sink. The cursor moves after each batch, so a
 loses no event. If a sink accepts nothing, the events wait in the store, not in memory. The consumer tries to
 deliver at growing intervals.
 
-An application decides the content of its events, so no single event may stop the sink. An event that fails
-repeatedly becomes a dead letter, if the sink accepts other events at that time.
+Because an application determines the content of its events, no single event may stop the sink. An event that
+fails repeatedly becomes a dead letter, if the sink accepts other events at that time.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Consumer:
     ) -> None:
         """Send the events to the sink, and move the sink's cursor past these events.
 
-        If the sink refuses the events together, send each half alone.
+        If the sink refuses a batch of events, send each half of the batch alone.
         """
         try:
             sent = await self._send_or_refuse(sink, batch, witnesses)
@@ -345,5 +345,5 @@ class Consumers:
             consumer.wake()
 
     def runs(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """Return the name and the coroutine of the consumer of each sink."""
+        """Return a name and a coroutine for each sink: the coroutine runs the sink's consumer."""
         return [(f"sink {name}", consumer.run()) for name, consumer in self._all.items()]

@@ -1,4 +1,4 @@
-"""The audit chains: their newest links, their verification, and the result of the last verification."""
+"""Store of the audit chains: newest links, verification, and the result of the last verification."""
 
 from __future__ import annotations
 

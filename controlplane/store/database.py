@@ -6,10 +6,10 @@ must name its locks, and reads the database only while it holds these locks. A d
 only one writer at a time needs no locks. Other database engines acquire a job's locks before the job runs,
 and hold the locks until the job's transaction ends.
 
-SQL that all engines share has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and
-`RETURNING`. A boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` contains the
-SQL that differs between database engines. SQL that all engines share has no functions of JSON, no row numbers
-and no collations. Shared SQL compares names without letter case by the function `lower`.
+Shared SQL may use `?` or `?1` for parameters, `ON CONFLICT` with column names, `CASE` and `RETURNING`. A
+boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` contains the SQL that differs
+between database engines. Shared SQL must not use JSON functions, row numbers or collations. Shared SQL
+compares names without letter case by the function `lower`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ALL: Final = (1 << 63) - 1  # LIMIT that includes all rows
 
 
 class NotUnique(StoreError):
-    """Error because a row with this key exists already."""
+    """A row cannot be added, because a row with the same key exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """SQL for parameters that are lists, which each database engine writes in its own way."""
+    """SQL conditions with a list as parameter, which differ between database engines."""
 
     among: str  # follows an expression: equal to one text of a parameter that `listed` made
     texts: str  # table with `key` (0, 1, 2, ...) and `value`: the texts of a parameter that `listed` made
@@ -142,11 +142,11 @@ class Database(Protocol):
         """Run a job whose statements all read the same state of the database."""
 
     async def write(self, job: Job[T], locks: Locks, size: int = 0) -> T:
-        """Run the job, and return its result once its changes are durable.
+        """Run the job, and return the job's result as soon as its changes are durable.
 
-        Raise StoreBusy if too many jobs wait for the database. `size` is the number of bytes that the job
-        keeps in memory, if it may be large. A job acquires its locks in the given order: the lock of an
-        organisation before the lock of a proxy.
+        Raise StoreBusy if too many jobs wait for the database. If a job may keep many bytes in memory, `size`
+        is the number of these bytes. A job acquires its locks in the given order: the lock of an organisation
+        before the lock of a proxy.
         """
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:

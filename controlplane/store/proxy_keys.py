@@ -140,7 +140,7 @@ def key_pairs(connection: Connection, proxy_id: str) -> KeyPairs | None:
 
 
 def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends_ms: int | None) -> None:
-    """Make these keys the current keys of the proxy, which replace its previous keys.
+    """Make the keys in `made` the current keys of a proxy, in place of the previous keys.
 
     The control plane accepts the previous keys until `old_ends_ms`. If `old_ends_ms` is None, the previous
     keys are refused at once. If the previous keys were never used and still older keys are accepted, the

@@ -61,7 +61,7 @@ def _members(exchange: Exchange) -> Sequence[str] | None:
 def _is_readable(exchange: Exchange) -> bool:
     """Return True if a rule can read the body of the request as JSON.
 
-    Rules refuse a body in another charset than UTF-8.
+    Rules refuse a body in any charset other than UTF-8.
     """
     types = [value for name, value in exchange.headers if name.lower() == b"content-type"]
     return len(types) <= 1 and not any(map(_OTHER_CHARSET.search, types))

@@ -74,7 +74,7 @@ def _posted(kind: RouteKind, start: str, target: str, note: str, body: object) -
 
 
 def _spelled(path: str, pattern: Pattern) -> list[str | None]:
-    """Return the segments of the pattern in the letter case of the rule."""
+    """Return the pattern's segments with upper and lower case as in the rule."""
     words = path.strip("/").removesuffix("/**").split("/")
     if len(words) != len(pattern.segments):
         return list(pattern.segments)

@@ -59,7 +59,7 @@ def advice_with_routes(
 def route_warnings(
     document: yaml_document.Document, ruleset: Ruleset, model: ResourceModel | None, root: str
 ) -> tuple[RulesetProblem, ...]:
-    """Return a warning for each rule that leaves a route open, and for each path that the schema lacks."""
+    """Return a warning for each rule that leaves a route open, and for each path outside the schema."""
     report = routes_of(ruleset, model, limit=_CHECKED, root=root)
     lines = _lines_of(document, ruleset)
     problems: list[RulesetProblem] = []

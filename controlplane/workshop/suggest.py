@@ -449,7 +449,7 @@ def _is_probed(filter_: Filter | None, target: str) -> bool:
 
 
 def patterns(observed: Observations) -> dict[Shape, str]:
-    """Return, for each shape of recorded paths, the path pattern in the suggested ruleset."""
+    """Return the suggested path pattern for each shape of recorded paths."""
     return {shape: _pattern(observed, shape, seen) for shape, seen in observed.shapes.items()}
 
 
@@ -529,7 +529,7 @@ def _methods(seen: Iterable[str]) -> tuple[str, ...]:
 
 
 def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
-    """Return one rule for the paths of a resource that get the same rule.
+    """Return the suggested rules. The paths of a resource that get the same rule share one rule.
 
     If the order of rules matters, a rule with a fixed segment comes before a rule with a parameter in that
     segment. The suggested ruleset has a rule for deeper paths before the rule for their parent path. If the

@@ -1,4 +1,4 @@
-"""Find names in the text of a ruleset that are in no schema, with their positions."""
+"""Find the names in a ruleset text that no schema contains, and the position of each name."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Audit:
         return status
 
     def close(self) -> None:
-        """Release the lock of the audit directory, so that another agent can use the directory."""
+        """Release the lock of the audit directory, so that a new agent process can use the directory."""
         self._disk.shutdown(wait=True)
         if self._lock_fd is not None:
             os.close(self._lock_fd)

@@ -1,4 +1,4 @@
-"""Decide if a request path names a property that a filter hides, so that the response would show it."""
+"""Decide if a request path names a property that a filter hides and that the response would show."""
 
 from __future__ import annotations
 

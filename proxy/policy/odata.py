@@ -185,7 +185,7 @@ def _visible(text: str) -> str:
 def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple[Meaning, ...]:
     """Return the interpretations of a path segment.
 
-    `followed` is True if another path segment follows that is not an OData option such as `$count`.
+    `followed` is True if a further path segment follows, other than an OData option such as `$count`.
     """
     call = _CALL.fullmatch(text) if text.endswith(")") else None
     if call is not None:

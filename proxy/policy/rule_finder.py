@@ -284,7 +284,7 @@ class RuleFinder:
         return max([self.things.fit(name) for reading in way.target.readings for name in reading.names])
 
     def tests_parameters(self, readings: Sequence[Reading]) -> bool:
-        """Return True if a rule on one of the paths has a condition on a path parameter."""
+        """Return True if a rule for one of the request's paths has a condition on a path parameter."""
         for reading in readings:
             for name in reading.names:
                 found, above, perhaps = self.tree.find_any(name)

@@ -1,4 +1,4 @@
-"""Detect invisible characters, and letters that look like others, in names that a person checks by eye."""
+"""Detect invisible characters and lookalike letters in names that a person checks by eye."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOKS_LIKE: Final = str.maketrans(
 
 
 def unseen_in(text: str) -> str | None:
-    """Return the first invisible character of a text, other than a plain space; None if it has none."""
+    """Return a text's first invisible character other than a plain space, or None if the text has none."""
     if text.isascii() and text.isprintable():
         return None
     return next((char for char in text if _is_unseen(char)), None)
@@ -102,7 +102,7 @@ def _first_word(char: str) -> str:
 
 
 def looks_like(text: str) -> str:
-    """Replace letters that look like Latin letters by these Latin letters, and fold to lower case."""
+    """Replace each letter that looks like a Latin letter by this Latin letter, and fold to lower case."""
     return unicodedata.normalize("NFKC", text).translate(_LOOKS_LIKE).casefold()
 
 

@@ -35,7 +35,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Federated:
-    """A federated credential: tokens of another issuer, pinned by issuer, subject and audience."""
+    """A federated credential: trusts an external issuer's tokens with a given subject and audience."""
 
     id: str
     ends_at: float | None
@@ -74,7 +74,7 @@ _decoder = msgspec.json.Decoder(SyncCredential)
 
 
 def readable_credentials(app: SyncApp) -> tuple[SyncCredential, ...] | None:
-    """Return an application's credentials in a sync response; None if the response has no list of them.
+    """Return an application's credentials in a sync response, or None without a list of credentials.
 
     The proxy ignores a credential of an unsupported kind or form, so this credential authenticates nobody.
     The application's supported credentials stay usable.

@@ -1,4 +1,4 @@
-"""Pure state machine of a settings reload: its states, and the supervisor's actions between them.
+"""Pure state machine of a settings reload: the reload's states, and the supervisor's actions.
 
 A reload replaces the running processes by new processes, which may run another version of the program. The
 new processes wait at a start barrier until the old agent process has ended, because only one agent may own
@@ -35,7 +35,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Processes that take part in a reload, as the supervisor sees them at one time."""
+    """State of the processes that take part in a reload, at one moment."""
 
     now: float  # monotonic seconds
     old_agents_left: bool  # agents of any generation before the new one
@@ -49,8 +49,9 @@ class World:
 class Reload:
     """State of one reload of the settings.
 
-    In an upgrade, the old processes run another version of the program. The supervisor can't restart an agent
-    of another version, so a failed upgrade stalls, while any other failed reload rolls back.
+    During an upgrade, the old processes run a different version of the program than the new processes. The
+    supervisor can't restart an agent of another version, so a failed upgrade stalls, while any other failed
+    reload rolls back.
     """
 
     def __init__(self, *, is_upgrade: bool) -> None:

@@ -37,7 +37,7 @@ def unpack(packed: bytes) -> bytes:
 
 
 def load(packed: bytes, digest: str) -> ResourceModel:
-    """Return the schema with the given digest from its deflated form.
+    """Decompress the schema that has the given digest.
 
     Raise DamagedModel if the bytes are not the deflated form of that schema.
     """

@@ -556,8 +556,8 @@ class Worker:
     ) -> None:
         """Finish current requests within DrainSeconds, then close the remaining connections.
 
-        A keep-alive connection gets `Connection: close` with its next response. If no further request arrives
-        on a keep-alive connection, the worker closes it.
+        A keep-alive connection gets `Connection: close` with its next response. The worker closes a
+        keep-alive connection if no further request arrives.
         """
         context = self._context
         context.draining = True

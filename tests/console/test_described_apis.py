@@ -1,4 +1,4 @@
-"""Tests of both APIs with generated requests: they behave as described, and never fail."""
+"""Tests of both APIs with generated requests: the APIs behave as described and never fail."""
 
 from __future__ import annotations
 

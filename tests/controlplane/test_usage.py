@@ -1,4 +1,4 @@
-"""Tests of usage counts of existing applications and their rules: counted once per event, by day."""
+"""Tests of usage counts by day, for applications and their rules: each event is counted once."""
 
 from __future__ import annotations
 

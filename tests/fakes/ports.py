@@ -1,4 +1,4 @@
-"""Ports for servers that need their port number before they start."""
+"""Ports for servers that must get a port number before they start."""
 
 from __future__ import annotations
 

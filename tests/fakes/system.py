@@ -45,7 +45,7 @@ SIGNING_KEY: Final = "fake~signing~key~of~the~fleet~0001"
 class SystemFailedError(Exception):
     """A program of the test system did not start, or a command failed.
 
-    The text of the error names the program or command and shows the end of its log.
+    The error's text names the program or command and contains the end of the log.
     """
 
 
@@ -211,7 +211,7 @@ class System:
         await self.start_proxy()
 
     async def start_control_plane(self) -> None:
-        """Start the control plane, also after it was killed or stopped."""
+        """Start the control plane, or start it again after it was killed or stopped."""
         config, environment = self.control_plane_config, self._control_plane_environment
         if self._warm:
             self.control_plane = self._fork(config, environment)
@@ -220,7 +220,7 @@ class System:
         await self._until(self.control_plane, self._control_plane_listens)
 
     async def start_proxy(self, *, until_ready: bool = True) -> None:
-        """Start the proxy, also after it was killed or stopped."""
+        """Start the proxy, or start it again after it was killed or stopped."""
         environment = {**self.managed_identity.environment, **self._proxy_environment}
         self.proxy = await self._spawn("proxy", self.proxy_config, environment, self._proxy_code)
         await self._until(self.proxy, self._proxy_is_ready if until_ready else self._both_listen)
@@ -388,7 +388,7 @@ VaultRefreshSeconds = 0.5"""
         return _listens(self._control_plane_port)
 
     def _both_listen(self) -> bool:
-        """Return True if both listeners are open: the workers' listener opens shortly after the agent's."""
+        """Return True if both listeners are open, because the workers' listener opens after the agent's."""
         return _listens(self._admin_port) and _listens(self._proxy_port)
 
     def _proxy_is_ready(self) -> bool:

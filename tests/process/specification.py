@@ -214,7 +214,7 @@ def batch(*events: dict[str, Any], batch_id: str = "") -> dict[str, Any]:
 
 
 class Process:
-    """A program as a user starts it, with its output in a file."""
+    """A program started as a user starts it, with a file that receives the output."""
 
     def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
         self.log = log
@@ -409,7 +409,7 @@ class Live:
     # The audit trail
 
     def events(self, *request_ids: str) -> list[dict[str, Any]]:
-        """Wait until an event for each client-request-id has arrived, and return these events."""
+        """Wait until an event for each client-request-id has arrived, and return the events."""
         wanted = set(request_ids)
 
         def found() -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Tests of sessions behind an egress proxy: which calls pass through it, and how failures are reported."""
+"""Tests of sessions behind an egress proxy: the calls that pass through it, and reported failures."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_a_proxy_that_cannot_start_is_status_1(tmp_path: Path) -> None:
 
 
 def test_a_usage_error_of_the_proxy_is_one_line() -> None:
-    """A usage error gives status 2, and one line on standard error for each error."""
+    """A wrongly used command exits with status 2 and prints one line per error to standard error."""
     done = run("proxy", "--chek")
     assert done.returncode == 2
     assert len(lines_on_stderr(done.stderr)) == 1
@@ -449,7 +449,10 @@ def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name
 
 
 def test_files_are_made_at_the_first_start_and_private(operator: Operator) -> None:
-    """The first start creates the SQLite file at Path, and MasterKeyFile with mode 0600 if it is missing."""
+    """The first start creates the SQLite file at Path.
+
+    If MasterKeyFile is missing, the start creates it with mode 0600.
+    """
     made = [path for path in (operator.directory / "var").iterdir() if path.is_file()]
     assert {"controlplane.db", "master.key"} <= {path.name for path in made}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made)
@@ -571,8 +574,8 @@ def test_heartbeat_field_by_field(reported: FakeControlPlane) -> None:
 def test_metrics_field_by_field(reported: FakeControlPlane) -> None:
     """A metrics report has every field of the contract.
 
-    {"windowStart", "windowEnd", counters…, "auditPending", "latencyMs": {"buckets", "sum", "count"}}.
-    Counters are differences within a window, and each window begins at the end of the previous window.
+    {"windowStart", "windowEnd", counters…, "auditPending", "latencyMs": {"buckets", "sum", "count"}}. Each
+    counter counts only within its time window, and each window begins at the end of the previous window.
     """
     counters = ("evaluated", "allowed", "blocked", "filtered", "loggedOnly", "upstreamErrors")
     for each in reported.metrics:
@@ -1006,7 +1009,7 @@ def test_no_spelling_changes_a_verdict(live: Live, spelling: str) -> None:
 
 
 def test_batch_parts_are_evaluated_as_if_they_came_alone(live: Live) -> None:
-    """Sub-requests of a `$batch` are evaluated like the same requests outside a batch."""
+    """A sub-request of a `$batch` gets the same verdict as the same request outside a batch."""
     parts = [
         {"id": "1", "method": "GET", "url": "/rest/x"},
         {"id": "2", "method": "GET", "url": "/users/ada@contoso.com"},

@@ -1,4 +1,4 @@
-"""Tests of queries that probe a hidden property, by the path of each property that they name."""
+"""Tests of queries that probe a hidden property: the path of each named property decides."""
 
 from __future__ import annotations
 

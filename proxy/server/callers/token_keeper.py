@@ -3,8 +3,8 @@
 docs/reference/token-endpoint.md describes the token for developers of applications.
 
 Only the proxy chooses the algorithm and the keys: a token can only name one of the proxy's active keys. The
-keeper remembers a checked token and its caller until the token ends, or until rules or keys change. So most
-requests cost one look-up of their token.
+keeper caches a checked token with its caller until the token expires, or until rules or keys change. So for
+most requests the check of the token is one look-up in the cache.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Binding:
 
 
 class TokenKeeper:
-    """Issuer of tokens, which remembers the tokens that it has checked."""
+    """Issuer of the proxy's tokens, with a cache of the tokens that the issuer has checked."""
 
     def __init__(self, settings: TokenSettings, keys: Sequence[bytes] = ()) -> None:
         self._settings = settings
@@ -121,7 +121,7 @@ class TokenKeeper:
     def use_keys(self, keys: Sequence[bytes]) -> None:
         """Sign tokens with the first key from now on, and accept tokens of all `keys`.
 
-        Tokens that another key signed are invalid.
+        A token signed by a key outside of `keys` is invalid.
         """
         self._keys = {kid_of(key): key for key in keys}
         self._forget()
@@ -297,9 +297,9 @@ def _end_of(claims: Claims, caller: Caller, now: float) -> int | None:
 
 
 def _decoded(part: bytes) -> bytes:
-    """Decode base64url text, and accept only its canonical spelling.
+    """Decode base64url text, and refuse any encoding of the bytes other than the canonical one.
 
-    A damaged last character must not decode to the same bytes as the original (RFC 7515 §2).
+    A text whose last character was changed must not decode to the bytes of the original text (RFC 7515 §2).
     """
     try:
         raw = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))

@@ -58,7 +58,7 @@ _VARYING: Final = VaryingLines((b"client-request-id",))  # spelled as every SDK 
 
 
 class UpstreamForm(NamedTuple):
-    """Header fields as the upstream receives them.
+    """Header fields in the form that the upstream receives.
 
     `read` is True if the request accepts only content codings that the proxy can decode. `id_between` is True
     if the value of `client-request-id` belongs between `before` and `after`.
@@ -134,7 +134,10 @@ class RequestFields:
         return (not field.relayed and field.kind not in _OF_OUR_OWN) or self.is_listed_in_connection(field)
 
     def seen_by_rules(self, client_request_id: bytes | None) -> Headers:
-        """Return the header fields that the upstream receives, because only they may affect a verdict."""
+        """Return the header fields that the upstream receives.
+
+        Only these header fields may affect a verdict.
+        """
         pairs = self.pairs
         if pairs is None:
             seen = [field for field in self.lines if not self.stays_here(field)]
@@ -287,7 +290,7 @@ def _evaluated_method(method: bytes) -> str:
 
 
 class _NoCallbacks:
-    """Receiver without callbacks, for a parser that only checks its input."""
+    """Receiver without callbacks for httptools, whose parser here only checks its input."""
 
 
 def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass

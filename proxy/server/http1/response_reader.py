@@ -50,7 +50,7 @@ class BrokenResponse(Exception):
 
 
 class ResponseReader:
-    """Reader of the responses of one connection, one after another.
+    """Reader of the consecutive responses on one upstream connection.
 
     Call the reader's method `expect` when a response to a request is due. Pass bytes to `feed` and get heads
     from `next_head` until the final head is parsed. Informational heads come before the final head. After the
@@ -91,7 +91,7 @@ class ResponseReader:
     def expect(self, *, to_head_request: bool) -> None:
         """Expect a response to the next request on this connection.
 
-        A response to a HEAD request has no body, no matter what its head says.
+        A response to a HEAD request has no body, even if the response head announces a body.
         """
         self._to_head_request = to_head_request
         self._informational = 0
@@ -108,7 +108,8 @@ class ResponseReader:
         Return None if the response head is incomplete. Raise BrokenResponse if the response head is
         malformed.
 
-        After an informational head, another head follows. After a final head, the body follows.
+        After the head of an informational response, a further response head follows. After a final head, the
+        body follows.
         """
         buffer = self._buffer
         end = buffer.find(b"\r\n\r\n", self._scanned) + 4

@@ -4,8 +4,8 @@ The budget counts bodies and responses that the worker must read completely, and
 read yet.
 
 If the budget is used up, the worker refuses a request that needs more memory. The worker aborts the
-connection of the client that has been reading slowly for the longest time. So the memory of a worker does not
-grow with the number of its clients.
+connection of the client that has been reading slowly for the longest time. So a worker's memory does not grow
+with the number of clients.
 """
 
 from __future__ import annotations
