@@ -1,4 +1,4 @@
-"""Format the results of jobs as plain tables for the terminal and for Markdown."""
+"""Format the results of benchmark jobs as plain tables for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Result of one job, as a table. The first column of the table names the measured server."""
+    """Result of one benchmark job, as a table. The first column of the table names the measured server."""
 
     job: str
     title: str

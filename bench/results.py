@@ -22,7 +22,7 @@ LIBRARIES: Final = ("aiohttp", "uvloop", "orjson")
 
 
 def write(tables: Sequence[Table], pace: Pace, others: float) -> None:
-    """Write the results of a run to bench/RESULTS.md.
+    """Write the results of a benchmark run to bench/RESULTS.md.
 
     `others` is the fraction of the machine's cores that other programs used at the start of the run.
     """

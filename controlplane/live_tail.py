@@ -1,4 +1,6 @@
-"""Live tail of new events. Events are read and parsed once for all listeners.
+"""Live tail: sends new audit events to listeners as they are stored.
+
+Events are read and parsed once for all listeners.
 
 A live tail sends events in the order of their positions in the store. A listener that states the position of
 the last event it received then receives every later event. One task reads new events from the store while

@@ -122,7 +122,7 @@ def _operation(method: str, path: str, operation: _Json) -> Iterator[str]:
 
 
 def _is_special(name: str) -> bool:
-    """Return True if the admin API operation has errors that other operations of the API lack."""
+    """Return True if the admin API operation has errors that the API's other operations lack."""
     return name.startswith(f"{_AGENT}.")
 
 

@@ -78,7 +78,7 @@ class KnownLink:
 
 @dataclass(slots=True)
 class _Walk:
-    """The part of an organisation's archive that is verified so far."""
+    """State of the verification of one organisation's archive: the part that was verified so far."""
 
     org_id: str
     known: KnownLink | None
@@ -192,7 +192,10 @@ def _place(stem: str) -> tuple[str, str]:
 
 
 async def _verify_object(archive: ObjectReader, walk: _Walk, stem: str) -> set[str]:
-    """Verify one range of the archive. Return the object names that the manifest of the range lists."""
+    """Verify one range of audit events in the archive.
+
+    Return the object names that the manifest of the range lists.
+    """
     manifest = read_manifest(await archive.read(stem + MANIFEST_SUFFIX))
     _verify_place(walk, manifest, stem)
     lines: Iterator[bytes] = iter(())

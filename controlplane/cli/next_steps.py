@@ -26,7 +26,10 @@ _AGENT_SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """First words of the operator's command, as typed. The next command to show begins with these words."""
+    """First words of the operator's command, as typed.
+
+    The next command that the operator should run begins with these words.
+    """
 
     program: str  # `graphward`, or `python -m controlplane`
     options: tuple[str, ...] = ()  # --config FILE, or --url URL and --token-file FILE

@@ -19,8 +19,8 @@ def written(output: Path) -> Iterator[Callable[[bytes], None]]:
 
     Raise CommandFailed if the output file cannot be written.
 
-    If the output is a device or a pipe, the command writes to it directly and never replaces it. If the
-    output path is a symbolic link, the command replaces the target of the link and keeps the link.
+    If the output is a device or a pipe, the command writes to that output directly and never replaces it. If
+    the output path is a symbolic link, the command replaces the target of the link and keeps the link.
     """
     try:
         if output.exists() and not output.is_file():

@@ -37,7 +37,7 @@ class EventRow:
 
 
 def event_row(body: bytes, names: Mapping[str, str]) -> EventRow:
-    """Return the line that shows an audit event in a list.
+    """Return the text line with which a list shows an audit event.
 
     `names` has the names of organisations and applications, by id.
     """

@@ -1,4 +1,4 @@
-"""A replay of stored events on the page of a draft, in several steps.
+"""A replay of stored events, in several steps, on the console page of a draft ruleset.
 
 The form of the page carries the counts of the replay from each step to the next step.
 """
@@ -84,7 +84,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The effect of publishing a draft, in the form in which a review shows it."""
+    """The effect of publishing a draft ruleset, in the form that a review shows."""
 
     summary: tuple[str, str, str] | None  # kind, badge and words, used if `statements` is empty
     statements: tuple[tuple[review_words.Statement, tuple[Change, ...]], ...]
@@ -92,7 +92,7 @@ class Effect:
 
 
 def effect(progress: Progress | None) -> Effect | None:
-    """Return the effect of publishing a draft, or None if no event was replayed."""
+    """Return the effect of publishing a draft ruleset, or None if no event was replayed."""
     if progress is None:
         return None
     said = review_words.statements(progress.replayed)

@@ -53,7 +53,7 @@ OfOrg = TypeVar("OfOrg", Ruleset, App)
 
 
 class Resolver:
-    """Finds rows of the store by reference, limited to rows that an actor has permission to see.
+    """Class that finds store rows by id or name, limited to the rows that an actor has permission to see.
 
     Methods with a reference raise NotFound if the actor sees no such row, Conflict if several rows have the
     name, and Forbidden without the required role.

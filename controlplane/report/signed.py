@@ -28,7 +28,7 @@ _ESCAPED: Final = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"))
 class NotVerified(Exception):
     """Error because the signature or the content of a signed file is not valid.
 
-    The text of the error says why the file is not valid.
+    The text of a NotVerified error says why the signed file is not valid.
     """
 
 

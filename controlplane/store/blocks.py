@@ -111,7 +111,7 @@ def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[in
 
 
 def events_after(connection: Connection, position: int, limit: int, settled: int) -> list[StoredEvent]:
-    """Return stored events in the order of their positions, up to the position `settled`.
+    """Return stored events in position order, up to the position `settled`.
 
     The result has at most MAX_READ_BYTES, plus the bytes of one event, which may have 5 MB. Each event of a
     damaged block is returned as UNREADABLE, so that a reader continues after the block.
@@ -226,7 +226,8 @@ def blocks_between(
 ) -> BlockSlice:
     """Return whole blocks that may have events in the time range, the block with the latest beginning first.
 
-    A returned block may also have events outside the time range. Damaged blocks are omitted and logged.
+    A returned block may also have events outside the time range. The function omits damaged blocks and logs
+    them.
     """
     least_ms, position = before or (to_ms, 0)
     blocks = connection.each(

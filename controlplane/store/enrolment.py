@@ -147,7 +147,7 @@ class EnrolmentTables:
 
 
 def _refusal(connection: Connection, enrolment: Enrolment) -> EnrolmentRefusal | TooSoon | None:
-    """Return the reason why the token can't enrol this proxy, or None if the token can enrol it."""
+    """Return the reason why the token can't enrol this proxy, or None if the token can enrol the proxy."""
     (token,) = _tokens(connection.rows(f"{_TOKENS} WHERE digest = ?", (enrolment.token_digest,))) or (None,)
     if token is None:
         return "unknown"
@@ -327,7 +327,8 @@ def _enrolled(connection: Connection, proxy_id: str) -> Enrolled:
 def _tokens(rows: Iterable[Row]) -> list[EnrolmentToken]:
     """Build the enrolment tokens from database rows.
 
-    Each database row has one organisation of a token. The tokens keep the order of the rows.
+    Each database row has one organisation of a token. The returned tokens keep the order of the database
+    rows.
     """
     org_ids: dict[Row, list[str]] = {}
     for *token, org_id in rows:

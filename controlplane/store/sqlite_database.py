@@ -1,6 +1,7 @@
 """The store's SQLite file.
 
-One connection writes groups of jobs, and two connections read. Each connection has its own thread.
+One connection writes groups of jobs, and two connections read. Each of these database connections has its own
+thread.
 
 A look-up of a row by its key takes some microseconds. A change to another thread and back takes ten times as
 long as a look-up by a key. So the event loop has its own database connection for look-ups by keys. A single

@@ -43,7 +43,9 @@ class HarText(NamedTuple):
 
 
 def read_entries(data: bytes) -> HarText:
-    """Return all entries of the HAR file. Raise InvalidHar if the file has no entries.
+    """Return all entries (requests with responses) of the HAR file.
+
+    Raise InvalidHar if the file has no entries.
 
     Bytes that are not UTF-8 become lone surrogates in the entries.
     """

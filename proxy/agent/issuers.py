@@ -185,7 +185,7 @@ class Issuers:
         return [self._message(issuer) for issuer in self._pinned if issuer in self._read]
 
     def asked_for(self, issuer: str) -> None:
-        """Read the keys of the issuer again, because an assertion names a key that is not among them."""
+        """Read the issuer's keys again, because an assertion names a key that was not found."""
         held = self._pinned.get(issuer)
         if held is not None:
             held.is_asked_for.set()

@@ -125,7 +125,7 @@ class DiskUse:
 def budget_lock(retention: Path) -> Iterator[None]:
     """Lock the disk budget while a process measures the disk use and allocates disk space.
 
-    So two processes never allocate the same disk space, because of the lock.
+    Because of the lock, two processes never allocate the same disk space.
     """
     fd = os.open(retention / "budget.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -139,8 +139,8 @@ def budget_lock(retention: Path) -> Iterator[None]:
 class _Segment:
     """A spool segment file that is mapped into memory.
 
-    While the segment's writer runs, the writer holds a lock on the file descriptor. The agent checks this
-    lock to find out if the writer runs.
+    While the segment's writer runs, the writer holds a lock on the file descriptor. The agent checks the lock
+    on the file descriptor to find out if the segment's writer runs.
     """
 
     __slots__ = ("fd", "mapped", "number", "path", "words")
@@ -284,7 +284,7 @@ class SpoolWriter:
             self._half = self._segment_bytes
 
     def maintain(self) -> None:
-        """Prepare new spool segments and release old segments.
+        """Prepare new spool segments, and release the segments that are no longer used.
 
         The worker calls `maintain` each second and on demand.
         """

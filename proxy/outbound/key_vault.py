@@ -87,7 +87,7 @@ async def open_key_vault(
 ) -> AsyncIterator[KeyVault]:
     """Open the key vault at `url` with the TLS authorities that the session trusts.
 
-    The caller retries, not the SDK, so that the health report and the log show the retries.
+    The caller of the key vault retries, not the SDK, so that the health report and the log show the retries.
     """
     transport = open_transport(session)
     async with (

@@ -3,7 +3,7 @@
 - The check compares member names without regard to letter case, as in conditions. Each occurrence of a
   member name counts.
 - The check ignores `@odata.type`, which states the type of an object and writes nothing. The check also
-  ignores `NAME@odata.type` of a listed NAME. All other annotations count as members. For
+  ignores `NAME@odata.type` of a listed NAME. All annotations except these two kinds count as members. For
   example, a rule must list `members@odata.bind` by that name.
 - `passwordProfile.password` lists one member of an object. A text, a number or null in the place of the
   object writes the whole object, and counts as an unlisted member. If the member is an array, each item of
@@ -61,7 +61,7 @@ def _segments(path: str) -> list[str]:
 def body_only_check(part: BodyOnly) -> Check:
     """Return a check that is true if the request's body has no member except those that the rule lists.
 
-    In a rule that blocks, the check holds if the body has a member that the rule does not list.
+    In a rule that blocks, the check is true if the body has a member that the rule does not list.
     """
     listed = listed_members(part.names)
     if part.wants_another:

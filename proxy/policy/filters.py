@@ -439,7 +439,7 @@ class _Walk:
         return b"".join(pieces)
 
     def object(self, level: _Level, start: int) -> int:
-        """Examine the JSON object that begins at `start`, and return its end."""
+        """Examine the JSON object that begins at `start`, and return the position of its end."""
         text = self._text
         if level.by_type:
             level = level.for_object(text, start)
@@ -508,7 +508,7 @@ class _Walk:
         return fate
 
     def _inside(self, level: _Level, start: int) -> int | None:
-        """Examine the JSON objects in a value.
+        """Examine all JSON objects within one JSON value.
 
         Return the position after the JSON value, or None if the filter must remove the value.
         """

@@ -289,7 +289,7 @@ def _refuse_unlisted(transforms: Transforms, path: Shaped) -> None:
 
 
 def _words(path: Shaped) -> tuple[str, ...]:
-    """Return the words of the path's shape; a text that names no property stands for each id."""
+    """Return the words of the path's shape, with a text that names no property in place of each id."""
     return tuple(word or "/" for word in path.shape)
 
 

@@ -49,8 +49,9 @@ _NO_POSITIONS: Final[frozenset[int]] = frozenset()
 class Step:
     """One segment of a path, and the schema type to which it leads; -1 for a value or an unknown type.
 
-    `owner` is the type that declares the relation or property, and `member` is its row in the schema's table.
-    For a root of the service, `member` is the row of the root in the schema's table.
+    `owner` is the type that declares the relation or property. `member` is the row of the relation or
+    property in the schema's table. For a root of the service, `member` is the row of the root in the schema's
+    table.
     """
 
     __slots__ = ("collection", "kind", "member", "operations", "owner", "type")

@@ -151,8 +151,8 @@ class Named:
 def parse_names(names: Iterable[str]) -> Named:
     """Split the transform names in an audit event into removed properties and allowed properties.
 
-    An audit event may have a list of transform names that was cut short, with a mark at its end. The mark
-    stays in the part of the list that it ends.
+    An audit event may have a list of transform names that was cut short, with a mark at its end. After the
+    split, the mark stays at the end of the same list of names.
     """
     stripped: list[str] = []
     allowed: list[str] | None = None

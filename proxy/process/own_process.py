@@ -89,7 +89,10 @@ def problem_of_directory(path: Path) -> str:
 
 
 def make_file(path: Path, flags: int) -> int:
-    """Open a new file with mode 0600. If root opens the new file, it gets the owner of its directory."""
+    """Open a new file with mode 0600.
+
+    If root opens the new file, the file gets the owner of its directory.
+    """
     descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     give_to_owner_of(path.parent, descriptor)
     return descriptor

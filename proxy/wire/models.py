@@ -201,7 +201,7 @@ class ReportResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of an enrolment request that a proxy sends. The proxy has an enrolment token and no keys yet."""
+    """Body of the request with which a proxy enrols. The proxy has an enrolment token and no keys yet."""
 
     name: str
     enrolment_id: str  # UUID; a repeated one means that the first response was lost

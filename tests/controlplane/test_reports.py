@@ -180,7 +180,7 @@ async def test_sequences_are_of_one_proxy_and_one_organisation(plane: Plane) -> 
 
 
 async def test_numbers_that_are_given_out_twice_are_told(plane: Plane, proxy: ProxyClient) -> None:
-    """Duplicate numbers come from a proxy that lost its journals, or from two proxies with one name."""
+    """Two reports have equal numbers if a proxy lost its journals, or if two proxies have one name."""
     (org,) = proxy.org_ids
 
     async def repeated() -> tuple[int, int | None]:

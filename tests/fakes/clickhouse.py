@@ -51,7 +51,7 @@ class ClickHouse:
         assert self._process.stdout.readline().startswith("listening"), "it did not start: see above"
 
     def stop_short(self) -> None:
-        """Suspend the server, so that it accepts connections without a response, until it is resumed."""
+        """Suspend the server: until the server is resumed, it accepts connections but sends no response."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:

@@ -8,7 +8,7 @@ NOON_MS: Final = 1_795_262_400_000  # 2026-11-21T12:00:00Z
 
 
 class FakeClock:
-    """A clock for tests: its wall time and monotonic time change only when a test moves them."""
+    """A clock for tests, whose wall time and monotonic time change only when a test moves the clock."""
 
     def __init__(self, ms: int = NOON_MS) -> None:
         self.wall = ms

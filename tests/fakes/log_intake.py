@@ -1,4 +1,4 @@
-"""Fakes of two log receivers, Azure Monitor's Logs Ingestion API and an OTLP collector over HTTP.
+"""Fakes of two log receivers: Azure Monitor's Logs Ingestion API, and an OTLP collector over HTTP.
 
 Both fakes behave as the services' documentation says: limits of size, throttling, refusals with the words of
 the service, and responses that reject some records only.

@@ -304,7 +304,7 @@ Credentials = {Provider = "static", AccessToken = "c"}
 def test_a_worker_has_no_more_connections_than_descriptors(
     tmp_path: Path, wanted: int, affordable: int
 ) -> None:
-    """The worker reserves some file descriptors for upstream connections."""
+    """Each worker reserves some file descriptors for upstream connections."""
     file = tmp_path / "proxy.toml"
     file.write_text(f"{SETTINGS}Proxy = {{MaxConnections = {wanted}}}\n", "utf-8")
     command = [sys.executable, "-c", DESCRIPTORS, str(file)]

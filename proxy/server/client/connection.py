@@ -102,7 +102,7 @@ class ClientConnection(OpenConnection):
     def __init__(
         self, context: Context, handler_for: HandlerFor, *, secure: bool, admission: Admission | None = None
     ) -> None:
-        """Prepare the object of a client connection that is not established yet.
+        """Prepare the object for a client connection before the connection is established.
 
         The callable `handler_for` makes a handler for each request. `admission` is given if the connection
         was already counted against the limits.
@@ -564,8 +564,8 @@ class ClientConnection(OpenConnection):
     def host_for(self, head: RequestHead) -> bytes:
         """Return the host by which the application reached the proxy.
 
-        The result is the Host header field. For an HTTP/1.0 request without Host, it is the local address of
-        the connection.
+        The returned host is the Host header field of the request. For an HTTP/1.0 request without Host, the
+        function returns the local address of the connection.
         """
         if head.fields.host:
             return head.fields.host

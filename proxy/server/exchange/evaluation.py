@@ -89,7 +89,7 @@ class Evaluation:
         self._pending.shadow = ShadowEvaluation(rules, facts, body_known=body_known, envelope=self._envelope)
 
     def decide(self, facts: RequestFacts) -> None:
-        """Decide the verdict from all facts of the request.
+        """Decide the verdict on a request from all facts of the request.
 
         Raise Refusal if a rule blocks the request. Raise MalformedBody or MalformedTarget if the rules cannot
         read the request.
@@ -161,7 +161,7 @@ class Evaluation:
         return not self._response_decided and self.plan.response_needs_body
 
     def decide_response(self, facts: ResponseFacts) -> None:
-        """Apply the response rules to a complete response.
+        """Apply the response rules to a response, including its body.
 
         Raise Refusal if a rule blocks the response. Raise MalformedBody or MalformedTarget if the rules
         cannot read the response.
