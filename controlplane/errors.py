@@ -51,7 +51,7 @@ def status_of(code: str) -> int:
 class Refused(Exception):
     """Error with which the control plane refuses a request.
 
-    The `problems` of the error are lines for a person.
+    The attribute `problems` of the error has lines of text for the operator.
     """
 
     def __init__(self, code: str, message: str = "", *, problems: Sequence[str] = (), **headers: str) -> None:

@@ -47,7 +47,7 @@ _REPORT_SECONDS: Final = 10.0  # seconds between two log lines about the progres
 class IndexWriter:
     """Writer of events to one search index in one process.
 
-    Several index writers for one index are harmless, because they only repeat each other's work.
+    Several index writers for one index do no harm, because each only writes the same events again.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ class Retention:
         return purged
 
     async def _held_before(self, org: Org, before_ms: int) -> int:
-        """Return the latest time, at most `before_ms`, before which all sinks have the organisation's events.
+        """Return the latest time before which all sinks have the organisation's events, up to `before_ms`.
 
         A sink delays the deletion of undelivered events no longer than its setting `HoldDays` says.
         """

@@ -81,7 +81,7 @@ def _left_out(claim: str, members: Mapping[str, Any]) -> bool:
     """Return True if the token only refers to the claim (OpenID Connect Core section 5.6.2).
 
     If a person has too many groups, Microsoft Entra sends only a reference to the groups in place of the
-    claim. In an implicit flow, Microsoft Entra sends the claim `hasgroups` instead of the reference to the
+    claim. In an implicit flow, Microsoft Entra sends the claim `hasgroups` instead of a reference to the
     groups.
     """
     elsewhere = members.get("_claim_names")
@@ -129,7 +129,7 @@ def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> st
     """Return a name that no other operator has, for a new operator from the identity provider.
 
     The name consists of a fixed prefix and the person's display name, if no other operator has that name. If
-    another operator has the name, digits of a hash of the issuer and the subject make the name unique.
+    another operator has this name, digits of a hash of the issuer and the subject make the name unique.
     """
     digits = hashlib.sha256(f"{issuer}\n{subject}".encode("utf-8", "replace")).hexdigest()
     for name in (f"{PREFIX}{label}", f"{PREFIX}{label} ({digits[:8]})"):

@@ -450,7 +450,7 @@ def print_list(
     as_json: bool,
     fit: Fit = Fit.TERMINAL,
 ) -> None:
-    """Print a list as a table, or as a JSON object that has the list under the list's name."""
+    """Print a list as a table, or as a JSON object whose only member is the list."""
     rows = [facts_of(each) if isinstance(each, msgspec.Struct) else each for each in listed]
     if as_json:
         print_json({layout.rows: rows})

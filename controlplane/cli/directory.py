@@ -182,7 +182,7 @@ def _fleet(wanted: Wanted) -> dict[str, Any]:
 
 
 def _without_none(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members whose value is not None.
+    """Return a mapping without the members that are None.
 
     The member `enabled: true` is left out, because it is the default.
     """
@@ -269,7 +269,7 @@ class SecretFiles:
             raise CommandFailed(FAILED, f"{what}: {error.strerror}") from None
 
     def write(self, made: AppliedConfig) -> WrittenSecrets:
-        """Write each new secret to a separate file, without a final newline.
+        """Write each new secret to its own file, without a final newline.
 
         If one secret file cannot be written, the other secret files are still written.
         """

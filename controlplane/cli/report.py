@@ -109,7 +109,7 @@ def report_key(
     pem: Annotated[bool, typer.Option("--pem", help="Print the key in PEM, for openssl.")] = False,
     json: Json = False,
 ) -> None:
-    """Print the public key that verifies the signatures of reports and export manifests."""
+    """Print the public key that verifies the signatures of access reports and export manifests."""
     from controlplane.operations.report_key import KeyAsked
     from controlplane.operations.report_key import report_key as shown
 

@@ -1,8 +1,9 @@
 """Tables of the command line, fitted to the width of the terminal.
 
-A table never truncates a name, a time, a verdict or a status. If a table is too wide, its columns are dropped
-in the order that the layout states. If the remaining columns are still too wide, each row becomes a block. In
-a block, the first columns of a row share one line, and the other columns stand below with their titles.
+A table never truncates a name, a time, a verdict or a status. If a table is too wide, columns of the table
+are dropped in the order that the layout states. If the remaining columns are still too wide, each row becomes
+a block. In a block, the first columns of a row share one line, and the other columns stand below with their
+titles.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class _Cells:
 
 
 def print_table(layout: Layout, rows: Sequence[Mapping[str, Any]], view: View) -> None:
-    """Print a table to standard output, fitted to the width of the view."""
+    """Print a table to standard output, fitted to the width of the output device."""
     for line in lines(layout, rows, view, colours=view.width is not None and _takes_colours()):
         sys.stdout.write(line + "\n")
 

@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a chart, with counts of events between two times."""
+    """Column of a chart, which shows the number of events between two times."""
 
     start_ms: int
     end_ms: int

@@ -27,7 +27,7 @@ _LOOKED_AT: Final = (
 
 
 class LookUpEvents(Request):
-    """Request to find the audit events that have an id.
+    """API request that finds the audit events with a given id.
 
     `text` is an id, or text that contains GUIDs, ULIDs or trace ids, such as an error body or a log line.
     """

@@ -96,7 +96,7 @@ async def waiting(context: OperationContext, actor: Actor, request: CountWaiting
 
 @operation("proposal.show", "GET", "/proposals/{proposal}")
 async def show(context: OperationContext, actor: Actor, request: ProposalReference) -> ProposalDetails:
-    """Show one proposal, with the ruleset text that would become active."""
+    """Show one proposal, with the text of the ruleset that an approval would activate."""
     found = await _found(context, actor, "viewer", request.proposal)
     yaml = found.yaml
     if found.kind == "rollback":

@@ -52,7 +52,7 @@ class ProcessDied(Exception):
 
 
 class RunProcess:
-    """The control plane's side of one worker process.
+    """Object through which the control plane uses one worker process.
 
     The worker process starts at once, and is ready when it has finished its imports.
     """

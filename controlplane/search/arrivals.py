@@ -44,7 +44,7 @@ _decode_entries: Final = msgspec.json.Decoder(list[_Entry]).decode
 
 
 def of_events(events: Sequence[Event], reached: int) -> tuple[Arrived, int]:
-    """Return the events whose positions are greater than `reached`, and the position of the last event."""
+    """Return the events at positions greater than `reached`, and the position of the last of these events."""
     new = [event for event in events if event.position > reached]
     arrived = Arrived()
     for event, (time_ms, entry) in zip(new, _read_entries(new), strict=True):

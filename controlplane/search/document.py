@@ -71,7 +71,7 @@ def read_document(event: Event) -> Document:
 
 
 def rules_in(several: Value, deciding: Value) -> tuple[str, ...] | None:
-    """Return the rules that took part in the decision, from an event's `ruleIds` and `ruleId`.
+    """Return the rules that influenced the decision, from the fields `ruleIds` and `ruleId` of an event.
 
     Audit events of earlier releases have only the field `ruleId`.
     """

@@ -95,7 +95,7 @@ def tokens_of(terms: Iterable[Term], codes: Codes) -> Tokens:
 
 
 def is_one_word(term: Term) -> TypeGuard[TextTerm]:
-    """Return True if one FTS5 token decides the term with certainty."""
+    """Return True if one FTS5 token alone decides which events match the term."""
     return isinstance(term, TextTerm) and len(term.words) == 1
 
 

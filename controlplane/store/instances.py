@@ -1,4 +1,4 @@
-"""Control planes that share the store.
+"""Running control planes that share a store.
 
 The store uses the clock of the database to find the control planes that run.
 """

@@ -107,7 +107,7 @@ def _naming(path: Path, url: str) -> Iterator[None]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Open the SQLite file to read one state of it, independent of concurrent writes."""
+    """Open the SQLite file so that the copy reads one state of the file, independent of concurrent writes."""
     # A connection that may write removes the log next to the file when it closes.
     source = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None)
     source.execute("PRAGMA query_only = 1")

@@ -234,7 +234,7 @@ class Sync:
         """Apply emergency stops in addition to the emergency stops of the active rules.
 
         An emergency stop must take effect even if the rules are invalid or the disk is full. This method
-        never lifts a stop.
+        never lifts an emergency stop.
         """
         stops = self.stops.with_others(report)
         if stops == self.stops:
@@ -283,7 +283,7 @@ class Sync:
     async def _ask(self) -> tuple[Snapshot | None, Response]:
         """Request the rules from the control plane.
 
-        Return the current snapshot, which a 304 response would confirm, and the response.
+        Return the current snapshot and the response. A 304 response confirms the snapshot.
         """
         held = None if self._ask_whole else self.snapshot
         headers = {"Accept": "application/json"}

@@ -120,7 +120,7 @@ class Document:
         return tuple(known)
 
     def mark(self, where: Where, *, at_key: bool) -> Mark:
-        """Return line and column, counted from 1, of a value or of the nearest value around it."""
+        """Return line and column, counted from 1, of a value or of the innermost value around this value."""
         node = self.root
         for at, part in enumerate(where):
             below = node.below.get(part)
@@ -283,7 +283,10 @@ class _Builder:
         return _Node(mark, event.value if is_text else read_plain(event.value), _NO_KEYS, _NOTHING_BELOW)
 
     def _line_end_in(self, event: Any) -> str | None:
-        """Return a line end that no editor shows and that YAML reads as a space in quotes, or None."""
+        """Return the next-line character if the text of the YAML event contains the character, or None.
+
+        No editor shows this line end, and YAML reads it as a space in quotes.
+        """
         if _NEXT_LINE not in self._text:
             return None
         return _NEXT_LINE if _NEXT_LINE in self._text[event.start_mark.index : event.end_mark.index] else None

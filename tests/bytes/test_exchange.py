@@ -377,7 +377,7 @@ async def test_a_response_that_cannot_be_filtered_is_never_passed(tmp_path: Path
 async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_take_out(
     tmp_path: Path, method: str, target: str, status: bytes, report: bool
 ) -> None:
-    """The length and digest of the unfiltered body would reveal the hidden part, or confirm a guess."""
+    """The length and digest of the unfiltered body would reveal the removed content, or confirm a guess."""
     fields = b'Content-Length: 20\r\nContent-MD5: Q2hlY2sgSW50ZWdyaXR5IQ==\r\nETag: W/"1"\r\n'
     response = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n%b\r\n" % (status, fields)
     async with data_path(responding(response), tmp_path, RULES) as proxy:

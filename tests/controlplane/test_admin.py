@@ -64,7 +64,7 @@ async def browser(plane: Plane) -> AsyncIterator[Browser]:
 
 
 async def operator(plane: Plane, name: str, roles: Mapping[str, Role]) -> str:
-    """Create an operator whose roles are given by the names of organisations.
+    """Create an operator with a role for each named organisation.
 
     Return an API token of the new operator.
     """

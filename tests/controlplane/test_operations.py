@@ -185,7 +185,7 @@ async def test_nothing_of_another_organisation_shows(context: OperationContext) 
 
 @pytest.mark.parametrize("role", [None, "viewer"])
 async def test_who_may_only_read_changes_nothing(context: OperationContext, role: Role | None) -> None:
-    """The server refuses each operation that changes something to an operator with the role viewer."""
+    """An operator with the role viewer can't perform any operation that changes something."""
     eve = await actor(context, **({} if role is None else {"acme": role}))
     own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
     own["config"] = Wanted((WantedOrg("acme", retention="7y"),))

@@ -102,7 +102,7 @@ async def index(engine: Opener) -> AsyncIterator[SearchIndex]:
 
 
 async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
-    """Return the numbers of the matching events, newest event first."""
+    """Return the sequence numbers of the matching events, newest event first."""
     page = await index.search(SearchQuery(None if org is None else (org,), parse_filter(text), **more))
     return numbers(page.events)
 
@@ -299,7 +299,10 @@ async def test_several_organisations_are_searched_and_no_other(index: SearchInde
 
 
 async def test_the_organisation_is_the_stores_and_compared_exactly(index: SearchIndex) -> None:
-    """The organisation comes from the store, not from the event, and ids that differ by case are distinct."""
+    """The index takes an event's organisation from the store, not from the event.
+
+    Ids that differ by case are distinct.
+    """
     await index.write([Accepted(1, OTHER_ORG.upper(), orjson.dumps(event(1)))])
     assert await found(index, "") == []
     assert await found(index, "", org=OTHER_ORG) == []

@@ -47,7 +47,7 @@ class Told:
 
 
 class Scripted:
-    """Identity provider that returns scripted results in order."""
+    """Fake identity provider that returns prepared results, one after another."""
 
     def __init__(self, clock: Any, *results: float | str | Exception) -> None:
         self.results = list(results)
@@ -237,7 +237,7 @@ async def test_client_credentials_are_exchanged_for_a_token() -> None:
 
 
 class Responding(FakeIdentityProvider):
-    """Identity provider that sends scripted responses."""
+    """Fake identity provider that sends prepared responses."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ _FRONT_MATTER: Final = re.compile(r"\A---\n.*?\n---\n", re.S)
 
 
 class _Outline(HTMLParser):
-    """An outline of a page's words, in which each line names the blocks that contain it."""
+    """Outline of a page's words, in which each line has some words and the blocks that contain the words."""
 
     def __init__(self) -> None:
         super().__init__()

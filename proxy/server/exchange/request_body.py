@@ -1,4 +1,4 @@
-"""Buffer of a request body that is passed on, kept for a repetition, or collected for rules.
+"""Buffer of a request body, which the proxy passes on, keeps for a repetition, or collects for rules.
 
 The module `request_body` does no input or output. The exchange chooses the `BodyMode` of a request body.
 """
@@ -80,7 +80,7 @@ class RequestBody:
             self.mode = _STREAM
 
     def keep_if_small(self, *, awaited: bool) -> bool:
-        """Keep every further piece of a small body, so that the request can be repeated.
+        """Keep every further piece of a small body, so that the proxy can repeat the request.
 
         Return False if the body is not small, or is already kept. `awaited` means that the client waits for
         100 (Continue).

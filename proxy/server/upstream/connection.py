@@ -86,7 +86,7 @@ class UpstreamUser:
         raise NotImplementedError
 
     def upstream_lost(self, error: UpstreamLost) -> None:
-        """End or repeat the request, because the upstream failed or no connection could be opened."""
+        """End or repeat the request, because the upstream failed or the pool could not open a connection."""
         raise NotImplementedError
 
     def upstream_queue_full(self) -> None:
@@ -114,7 +114,7 @@ class UpstreamUser:
         raise NotImplementedError
 
     def awaits_continue(self) -> bool:
-        """Return True if the client waits for the upstream's 100 (Continue)."""
+        """Return True if the client waits for the response 100 (Continue) of the upstream."""
         raise NotImplementedError
 
     def fail(self) -> None:
@@ -228,7 +228,7 @@ class UpstreamConnection(BatchedConnection):
         self._reader.expect(to_head_request=user.to_head_request)
 
     def send(self, data: bytes, *, done: bool) -> None:
-        """Write a piece of the request to the upstream. `done` marks the last piece of the request."""
+        """Write a piece of an HTTP request to the upstream. `done` marks the last piece of the request."""
         if not done:
             self._sending = _BODY
         elif self._arrived or self._reader.state is not _AWAITED:
@@ -248,7 +248,7 @@ class UpstreamConnection(BatchedConnection):
     def send_queued(self) -> None:
         """Send a queued request to the upstream.
 
-        If the connection is closing, the request is reported as unsent later, when the connection is lost.
+        If the connection is closing, the request is reported as unsent after the connection is lost.
         """
         if self._sending is _QUEUED and not self.transport.is_closing():
             queued, self._queued_output = self._queued_output, b""
@@ -266,7 +266,7 @@ class UpstreamConnection(BatchedConnection):
     def pause_reading(self) -> None:
         """Stop reading the response until `resume_reading`, because the client is slow.
 
-        The slow client has its own deadline.
+        While reading is paused, only the deadline of the slow client's connection applies.
         """
         self._paused = True
         self.deadline = NEVER
