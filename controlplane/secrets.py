@@ -63,7 +63,7 @@ def digest(api_key: str) -> bytes:
 def hash_client_secret(secret: str) -> str:
     """Return the argon2id hash of a client secret, with OWASP's minimum parameters.
 
-    A proxy verifies one client secret against such an argon2id hash at every token request.
+    A proxy verifies one client secret against its argon2id hash at every token request.
     """
     return _hasher().hash(secret)
 

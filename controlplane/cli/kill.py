@@ -155,7 +155,7 @@ def reach(
 
 @lift.command("app")
 def lift_app(ctx: typer.Context, app: _App, org: AnyOrg = None, json: Json = False) -> None:
-    """Lift the emergency stop of an app. The command prints the emergency stops that remain."""
+    """Lift the emergency stop of an app. The command prints the emergency stops that remain active."""
     from controlplane.operations import emergency
 
     cli: Cli = ctx.obj
@@ -164,7 +164,10 @@ def lift_app(ctx: typer.Context, app: _App, org: AnyOrg = None, json: Json = Fal
 
 @lift.command("org")
 def lift_org(ctx: typer.Context, org: _Org, json: Json = False) -> None:
-    """Lift the emergency stop of an organisation. The command prints the emergency stops that remain."""
+    """Lift the emergency stop of an organisation.
+
+    The command prints the emergency stops that remain active.
+    """
     from controlplane.operations import emergency
 
     cli: Cli = ctx.obj
@@ -173,7 +176,10 @@ def lift_org(ctx: typer.Context, org: _Org, json: Json = False) -> None:
 
 @lift.command("all")
 def lift_all(ctx: typer.Context, json: Json = False) -> None:
-    """Lift the emergency stop of all organisations. The command prints the emergency stops that remain."""
+    """Lift the emergency stop of all organisations.
+
+    The command prints the emergency stops that remain active.
+    """
     from controlplane.operations import emergency
 
     cli: Cli = ctx.obj

@@ -13,7 +13,7 @@ LOCAL: Final = "local"
 
 
 class UnknownZone(Exception):
-    """The environment variable does not name a known time zone."""
+    """Error because an environment variable does not name a known time zone."""
 
 
 @dataclass(frozen=True, slots=True)

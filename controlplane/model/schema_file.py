@@ -8,7 +8,7 @@ from proxy.policy.resource_model import MAGIC, DamagedModel, ResourceModel, dige
 
 
 class UnreadableSchema(ValueError):
-    """A file does not contain a usable schema.
+    """Error because a file does not contain a usable schema.
 
     The message of the exception gives the fault and the remedy.
     """

@@ -9,8 +9,8 @@ same time. If a connection is still open KEPT_SECONDS after a message, the serve
 is not sent again.
 
 An application chooses the path and the query of its requests. Therefore the sink truncates a message that is
-longer than the syslog server accepts. Otherwise an application could keep its own events, or events of other
-applications, from reaching the server.
+longer than the syslog server accepts. If the server refused a long message, an application could keep its own
+events, or events of other applications, from the server.
 """
 
 from __future__ import annotations

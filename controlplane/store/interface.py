@@ -1406,7 +1406,7 @@ class EnrolmentStore(Protocol):
 class SchemaStore(Protocol):
     """Storage of schemas of graph APIs.
 
-    Changes of schemas are durable when a method returns.
+    Changes of schemas are durable when the method that makes them returns.
     """
 
     async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
@@ -1435,7 +1435,7 @@ class SchemaStore(Protocol):
 class OperatorStore(Protocol):
     """Storage of operators, and of the operator log.
 
-    Changes are durable when a method returns.
+    The changes that a method makes are durable when the method returns.
     """
 
     async def add_operator(self, operator: Operator) -> None: ...

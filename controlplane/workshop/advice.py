@@ -152,7 +152,7 @@ def _unknown_methods(ruleset: Ruleset) -> _Advice:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A path pattern of a rule, if the rule decides every request that the pattern matches."""
+    """A path pattern, and its rule, which decides every request that the pattern matches."""
 
     index: int
     rule: Rule

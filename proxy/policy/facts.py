@@ -23,14 +23,14 @@ _MAX_TEXT: Final = 8_000_000  # sum of `folding_cost` for all conditions: a thir
 
 
 class MalformedBody(MalformedTarget):
-    """A condition needs a property of the body, but the body is not JSON in UTF-8.
+    """Error because a condition needs a property of the body, but the body is not JSON in UTF-8.
 
     The proxy refuses the request body with 400 badRequest.
     """
 
 
 class BodyNeeded(Exception):
-    """The deciding rule needs a body that the proxy has not read yet."""
+    """Error because the deciding rule needs a body that the proxy has not read yet."""
 
 
 class Composite:

@@ -43,7 +43,7 @@ _NAMES: Final = re.compile(rb"[A-Za-z0-9_.]*")
 
 
 class DamagedModel(ValueError):
-    """The bytes are not the flat form of a graph API's schema."""
+    """Error because the given bytes are not the flat form of a graph API's schema."""
 
 
 def digest_of(data: bytes) -> str:

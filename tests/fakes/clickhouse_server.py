@@ -181,7 +181,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _form(kind: str, body: bytes) -> dict[str, str]:
-    """Return the parameters in a form. A client uses a form if the parameters are too long for a URL."""
+    """Return the parameters that the body of a form contains.
+
+    A client uses a form if the parameters are too long for a URL.
+    """
     message = BytesParser(policy=HTTP).parsebytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
     given = {}
     for part in message.iter_parts():

@@ -106,8 +106,8 @@ def _keep(kept: bytearray, data: bytes) -> None:
 class Response:
     """A response for the fake server to send.
 
-    If `stream` is given, the server sends the stream instead of `body`: `length` bytes, or chunks if the
-    length is unknown.
+    If `stream` is given, the server sends the stream instead of `body`. The stream has `length` bytes; if the
+    length is unknown, the server sends chunks.
     """
 
     status: int

@@ -186,7 +186,7 @@ def _add_directory(path: str, place: str, files: Files, config: MkDocsConfig) ->
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite a page's links out of docs/, and return the Markdown in a form for Python-Markdown.
 
-    The Markdown is also kept, to serve it.
+    The function also stores the Markdown with rewritten links, which the site serves.
     """
     uri = page.file.src_uri
     if uri in _FOUND_LATER:

@@ -1,6 +1,6 @@
 """Pure check of a token response: find the reason why the response has no usable token.
 
-The response comes from an identity provider.
+The checked token response comes from an identity provider.
 """
 
 import re
@@ -60,7 +60,7 @@ class _Error(msgspec.Struct):
 
 
 class ClientRefused(CredentialError):
-    """The identity provider does not accept the client's secret or certificate (`invalid_client`)."""
+    """Error because the identity provider refuses the client's secret or certificate (`invalid_client`)."""
 
 
 def check_response(status: int, pause: str | None, body: bytes, now: float) -> None:

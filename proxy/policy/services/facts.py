@@ -41,8 +41,8 @@ class Address:
 class HandedOver:
     """An operation that returns a schema thing or its address, although the schema does not declare this.
 
-    `owner` is the type to which the operation binds. If `owner` is empty, all operations with the name are
-    meant.
+    `owner` is the type to which the operation binds. If `owner` is empty, the fact applies to all operations
+    with the name.
     """
 
     __slots__ = ("operation", "owner", "things")

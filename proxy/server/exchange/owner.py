@@ -31,7 +31,7 @@ class ResponseBody:
     def resume(self) -> bool:
         """Send the waiting bytes of the body, because the client reads again.
 
-        Return False if more bytes of the body still wait.
+        Return False if more bytes of the body still wait to be sent.
         """
         raise NotImplementedError
 
@@ -78,7 +78,7 @@ class ResponseSink(RequestHandler):
     def send_head(self, status: int, head: bytes, first: bytes, size: int) -> None:
         """Send the response head and the first piece of the body.
 
-        Without its framing, this piece has `size` bytes.
+        The first piece has `size` bytes, without the framing.
 
         More pieces follow.
         """

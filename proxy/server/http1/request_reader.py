@@ -18,14 +18,14 @@ _TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a TLS handshake record (RFC
 
 
 class HeadTooLong(MalformedHead):
-    """A request head with more bytes than the limit allows."""
+    """Error because a request head has more bytes than the limit allows."""
 
     def __init__(self) -> None:
         super().__init__("the request head is too large", "headersTooLarge")
 
 
 class TooManyFields(MalformedHead):
-    """A request head with more header fields than the limit allows."""
+    """Error because a request head has more header fields than the limit allows."""
 
     def __init__(self) -> None:
         super().__init__("the request has too many header fields", "headersTooLarge")
