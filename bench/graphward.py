@@ -1,4 +1,4 @@
-"""Graphward configured for a measurement: its settings, its initial rules, and a valid token."""
+"""Graphward in the configuration of a benchmark: settings, initial rules, and a valid token."""
 
 from __future__ import annotations
 

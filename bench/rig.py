@@ -50,7 +50,7 @@ class FakePorts:
 
 
 class Rig:
-    """Starter of servers, which writes their configuration to `run`."""
+    """Starter of servers, which writes the servers' configuration files to the directory `run`."""
 
     def __init__(self, run: Path) -> None:
         self.run = run

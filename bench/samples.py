@@ -23,7 +23,7 @@ RESPONSE_HEAD = (
 
 
 def user(number: int) -> dict[str, object]:
-    """Return a user with about twenty properties."""
+    """Return a sample Graph user with about twenty properties."""
     return {
         "id": f"87d349ed-44d7-43e1-9a83-{number:012d}",
         "businessPhones": [f"+1 425 555 {number:04d}", "+1 425 555 0100"],

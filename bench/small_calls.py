@@ -60,7 +60,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call that a load generator repeats: first line of the head, and body."""
+    """Call that a load generator repeats: the first line of the request head, and the request body."""
 
     line: str
     body: Callable[[Sender], bytes]

@@ -42,7 +42,7 @@ async def open_vault(
 async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
     """Return the master key from the key vault, the setting or the key file, as the settings say.
 
-    If the key file is missing, create this file.
+    If the key file is missing, create the key file.
 
     Raise MasterKeyError if the vault, the setting or the file has no master key.
     """

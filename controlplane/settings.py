@@ -225,7 +225,7 @@ class SecretsSettings:
 
     @property
     def key_source(self) -> str:
-        """Place of the master key, as error messages name it."""
+        """Name that error messages use for the place of the master key."""
         if self.master_key:
             return "Secrets.MasterKey"
         if self.master_key_vault_url:

@@ -2,7 +2,7 @@
 
 A violation of a rule often appears late: as a TypeError in one request, or as memory that is never freed.
 Each rule is a function that yields the places that break the rule. Each rule also runs on code samples that
-break it.
+break the rule.
 """
 
 from __future__ import annotations
@@ -289,7 +289,8 @@ def _imports(module: Module, name: str) -> bool:
 def functions_that_hold_each_other(program: Program) -> Iterator[str]:
     """Yield nested functions that refer to themselves or to each other, which makes a reference cycle.
 
-    Only Python's garbage collector frees the cycle, and workers exempt their compiled rules from collection.
+    Only Python's garbage collector frees a reference cycle, and workers exempt their compiled rules from
+    collection.
     """
     for module in program.compiled_modules():
         for outer in module.functions():

@@ -1,4 +1,4 @@
-"""Tests that each reference page written from the code is up to date, and that each error has its text."""
+"""Tests that the reference pages generated from the code are current, and that each error has a text."""
 
 from __future__ import annotations
 

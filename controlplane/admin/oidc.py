@@ -295,7 +295,7 @@ class Provider:
     ) -> _Response:
         """Return the complete response of the identity provider to a request.
 
-        Raise SignInFailed if the response is late or too large.
+        Raise SignInFailed if the identity provider's response is late or too large.
         """
         try:
             scheme = urlsplit(url).scheme

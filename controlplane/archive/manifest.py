@@ -2,10 +2,10 @@
 
 The code of this module does no I/O itself.
 
-An archive has two objects for each range of an organisation's events. The first object of a range holds its
-events, one on each line. The second object of a range is a manifest with the links of the audit chain that
-cover its events. With one chain link that was kept outside the archive, the objects prove that no event up to
-that link was changed, removed or inserted.
+An archive has two objects for each range of an organisation's events. The first archive object of a range
+contains the range's events, one on each line. The second archive object of a range is a manifest with the
+audit chain links that cover the range's events. With one chain link that was kept outside the archive, the
+objects prove that no event up to that link was changed, removed or inserted.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _decode_manifest: Final = msgspec.json.Decoder(Manifest).decode
 def stem_of(org_id: str, chained_ms: int, first: int, last: int) -> str:
     """Return the common beginning of the names of the two archive objects of a range.
 
-    The names of an organisation's objects sort by time.
+    The names of an organisation's archive objects sort by time.
     """
     day = datetime.fromtimestamp(chained_ms / 1000, UTC).date().isoformat()
     return f"{org_id}/{day}/{first:020d}-{last:020d}"

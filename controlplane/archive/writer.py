@@ -48,8 +48,8 @@ class ArchiveWriter:
     async def write(self, after: int, upto: int, org_ids: Collection[str] | None = None) -> int:
         """Write the events between two positions, of the given organisations or of all organisations.
 
-        Return their number. Raise StorageUnavailable, ArchiveConflict or StoreError if the write fails. After
-        an error, the caller writes the same range again.
+        Return the number of written events. Raise StorageUnavailable, ArchiveConflict or StoreError if the
+        write fails. If writing a range fails, the caller writes the same range again.
         """
         written = 0
         for org_id in await self._store.orgs_between(after, upto):

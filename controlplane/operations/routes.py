@@ -1,4 +1,4 @@
-"""Routes to resources that a ruleset leaves open, as an operation with JSON types."""
+"""Operation with JSON types that finds the routes to resources that a ruleset leaves open."""
 
 from __future__ import annotations
 

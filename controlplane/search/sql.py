@@ -230,7 +230,7 @@ def write_cursor(before: Key) -> str:
 
 
 def read_cursor(cursor: str) -> Key:
-    """Return the index key before which the events of the next page come."""
+    """Return the index key that bounds the next page: all events of the next page come before this key."""
     try:
         time_ms, position = struct.unpack(
             ">qq", base64.b64decode(cursor + "==", altchars=b"-_", validate=True)

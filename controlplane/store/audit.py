@@ -1,4 +1,4 @@
-"""Tables of audit events, of the reports that proxies send, and of the outbox."""
+"""Database tables for audit events, for the reports that proxies send, and for the outbox."""
 
 from __future__ import annotations
 

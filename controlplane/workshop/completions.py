@@ -37,7 +37,10 @@ _OF_KEY: Final = {"rules": "_Rule", "match": "_Match", "conditions": "_Condition
 
 @dataclass(frozen=True, slots=True)
 class SchemaWords:
-    """Names in a schema that a ruleset can contain. Each list of names is sorted and has no duplicates."""
+    """Names from a schema that can be part of a ruleset.
+
+    Each list of names is sorted and has no duplicates.
+    """
 
     types: tuple[str, ...] = ()
     relations: tuple[str, ...] = ()  # possible path segments, and values of `$expand`

@@ -57,7 +57,7 @@ def parse_address(text: str) -> Address:
 def parse_url(text: str) -> str:
     """Return an http or https base URL, without trailing slash and default port (RFC 3986 §6.2.3).
 
-    Callers append paths to the base URL, and recognise links that begin with it.
+    Callers append paths to the base URL, and recognise links that begin with the base URL.
     """
     if "@" in text:  # The message must not show the text, because a password may contain any characters.
         raise ValueError(

@@ -39,7 +39,7 @@ class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
     """agent -> worker: the rules snapshot that the worker must activate.
 
     The agent sends a `Rules` message to the workers after each sync. So a worker that missed a `Rules`
-    message or could not read the snapshot receives another message.
+    message or could not read the snapshot receives a `Rules` message again.
     """
 
     generation: int  # 0: the agent has no snapshot, and the active one stays

@@ -47,7 +47,7 @@ class _StandardError:
 def configure(level: str, style: Literal["text", "json"], process: str = "") -> None:
     """Set up the log of this process, and replace the log setup that the process inherited.
 
-    Log lines contain the name `process`, if it is given.
+    If `process` is given, each log line contains this name of the process.
     """
     root = logging.getLogger()
     for inherited in root.handlers:

@@ -1,4 +1,4 @@
-"""Tests of an exchange's phases: for each phase and event, the next phase or the end, and the record.
+"""Tests of an exchange's phases: the next phase after each event, or the end and the audit record.
 
 Each test situation brings an exchange into one phase, over real sockets. Each test applies one event to an
 exchange in one of the phases. The expected outcome states the client's response and the content of the audit
@@ -93,7 +93,7 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Ends:
-    """Outcome in which the exchange ends with an audit event.
+    """Expected outcome if the exchange ends with an audit event.
 
     `client` is the status of the response to the client, or the kind of its failure.
     """
@@ -302,7 +302,7 @@ class Scene:
         await self.round_trip()
 
     async def round_trip(self) -> None:
-        """Make the proxy process all bytes sent to it so far, because all ends use the same event loop."""
+        """Let the proxy process all bytes sent to it so far. All ends of the test share one event loop."""
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 

@@ -499,7 +499,7 @@ class Names:
 
 @contextlib.asynccontextmanager
 async def elsewhere(port: int) -> AsyncIterator[None]:
-    """Start the same upstream at another address, as after a change of its DNS name."""
+    """Start the same upstream at a new address, as after a change of the address in DNS."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):

@@ -1,4 +1,4 @@
-"""Tests of the snapshot file: the proxy uses it only if it is complete and this proxy wrote it."""
+"""Tests of the snapshot file: the proxy uses only a complete file that this proxy wrote itself."""
 
 import asyncio
 import gc

@@ -213,7 +213,7 @@ class Load:
                         await self.is_over.wait()
 
     async def send(self, proxy: ProxyClient, name: str) -> bool:
-        """Send one batch, whose events follow the last accepted events.
+        """Send one batch with events that continue the sequence of the accepted events.
 
         Return True if the control plane accepts the batch.
         """
@@ -281,7 +281,7 @@ async def use_console(browser: Browser, statuses: Counter[int]) -> None:
 
 
 async def kill_in_turn(fleet: Fleet, load: Load, postgres: PostgresServer) -> None:
-    """Kill one control plane after each `KILL_EVERY` acknowledged batches, and once also the database."""
+    """Kill one control plane after every `KILL_EVERY` acknowledged batches, and kill the database once."""
     for number in range(ROUNDS):
         await load.until(KILL_EVERY * (number + 1))
         plane = load.chance.choice(fleet.planes)

@@ -191,7 +191,10 @@ asyncio.run(serve(*sys.argv[1:]))
 async def test_no_operator_takes_every_place_in_the_store_s_queue(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refused request writes a log line too, and each log line waits for the disk like a batch."""
+    """A refused request also causes a log line.
+
+    The write of a log line waits for the disk as a batch does.
+    """
     token = await operator(plane, "ada", {})
     running, most = 0, 0
     begin_log_line = OperatorTables.begin_log_line

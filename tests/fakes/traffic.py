@@ -59,7 +59,7 @@ class TrafficMaker:
         self._versions[name] = version
 
     def moments(self, traffics: Sequence[Traffic], count: int) -> list[tuple[Traffic, int]]:
-        """Return the time of each request of the day in order, with more requests by day than by night."""
+        """Return the sorted times of a day's requests, with more requests by day than by night."""
         found = []
         for traffic in self._random.choices(traffics, [each.share for each in traffics], k=count):
             while True:

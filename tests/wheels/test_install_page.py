@@ -93,7 +93,7 @@ def script(texts: list[str]) -> str:
 
 
 def with_values(text: str) -> str:
-    """Write the fake's tenant and client into the block that contains placeholders for them."""
+    """Write the fake's tenant and client into the block of commands, in place of the block's placeholders."""
     for name, value in {"TENANT_ID": TENANT, "CLIENT_ID": CLIENT_ID}.items():
         text = re.sub(rf"^{name}=\S+", f"{name}={value}", text, flags=re.M)
     return text

@@ -42,7 +42,7 @@ def _provider(
     """Return the provider of upstream tokens for one upstream identity.
 
     Azure's SDK is imported only in this function, because the import is slow and a static token does not need
-    it.
+    the SDK.
     """
     credentials = settings.credentials
     if credentials.provider == "managed-identity":
