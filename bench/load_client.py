@@ -33,7 +33,7 @@ def requests(head: bytes) -> Iterator[bytes]:
 
 
 class Count:
-    """Totals of all connections of the load client."""
+    """Sums over all connections of the load client."""
 
     def __init__(self) -> None:
         self.responses = 0

@@ -1,4 +1,4 @@
-"""Measure response filters and the rewriting of links."""
+"""Benchmarks of response filters and of the rewriting of links."""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture

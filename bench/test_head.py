@@ -1,4 +1,4 @@
-"""Measure the parsing of request and response heads."""
+"""Benchmarks of the parsing of request heads and response heads."""
 
 from itertools import cycle
 

@@ -18,7 +18,7 @@ _GUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def problems_of(settings: Settings) -> list[str]:
-    """Return a line for each problem that would prevent a start of the control plane.
+    """Return one line for each problem that would prevent the control plane from starting.
 
     The checks create no file and open no connection.
     """

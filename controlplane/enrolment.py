@@ -1,4 +1,4 @@
-"""Endpoint at which proxies enrol themselves with an enrolment token, and renew their keys.
+"""Endpoint for the enrolment of proxies with an enrolment token, and for the renewal of their keys.
 
 A proxy that enrols with a token has no keys yet, so its enrolment request is not signed. An enrolment request
 without an enrolment token is signed like a request to the agent API. The response to a signed enrolment

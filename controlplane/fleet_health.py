@@ -1,4 +1,4 @@
-"""Assess a proxy's health from the age of its last heartbeat and the losses in its audit trail.
+"""Assess the health of a proxy from its last heartbeat's age and from losses in its audit trail.
 
 The health `failed` means that the proxy does not work, or that it sends no heartbeats. The health `degraded`
 means that the proxy works, but an operator has to examine something late, doubtful or lost. If a proxy loses
@@ -44,7 +44,7 @@ _SECOND_MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about one proxy from which its health is assessed.
+    """The facts about one proxy that determine its health.
 
     Ages are measured from the arrival of the proxy's last heartbeat.
     """

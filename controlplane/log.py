@@ -1,4 +1,4 @@
-"""Logging of the control plane, with filters for log lines of libraries."""
+"""Logging of the control plane, including filters for the log lines of libraries."""
 
 from __future__ import annotations
 

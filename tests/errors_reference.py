@@ -1,4 +1,4 @@
-"""Write docs/reference/errors.md from the codes in the code: python -m tests.errors_reference."""
+"""Write docs/reference/errors.md from the error codes in the source: python -m tests.errors_reference."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ Q = TypeVar("Q", bound=Request)
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """The caller that sent a request.
+    """The caller that sent an HTTP request: an operator, or an unauthenticated client.
 
     A caller whose `actor` is None is not authenticated.
     """
@@ -91,9 +91,9 @@ class Gate:
         body_timeout_seconds: float,
         hosts: Collection[str] | None = None,
     ) -> None:
-        """`hosts` names the hosts by which browsers reach this server, in addition to loopback names.
+        """`hosts` lists the host names by which browsers reach this server, in addition to loopback names.
 
-        If `hosts` is None, any host name is accepted.
+        If `hosts` is None, the server accepts any host name.
         """
         self.context = context
         self._hosts = hosts
@@ -175,10 +175,10 @@ class Gate:
     # Other sites
 
     async def keep_other_sites_out(self, request: web.Request) -> None:
-        """Refuse changes that another web site made the browser send, and requests to unknown host names.
+        """Refuse changes that another web site made the browser request, and unknown host names.
 
-        Another site may let its host name resolve to this server (DNS rebinding), so that browsers treat the
-        server as a part of that site.
+        If another site's host name resolves to this server (DNS rebinding), browsers treat this server as
+        part of that site.
         """
         if self._hosts is not None and not _is_named(request, self._hosts):
             said = "this host name is not configured: set Console.PublicBaseUrl to the browsers' address"
@@ -201,7 +201,7 @@ class Gate:
     # Bodies
 
     async def body(self, request: web.Request) -> bytes:
-        """Return the complete request body, which must be small if the caller is not authenticated.
+        """Return the complete request body. An unauthenticated caller may send only a small body.
 
         When the request body is complete, the caller is looked up a second time.
         """
@@ -223,7 +223,7 @@ class Gate:
         request[_LARGE] = name
 
     def let_go(self, request: web.Request) -> None:
-        """Release the memory of the request body after the response is sent."""
+        """Release the memory of the request body when the response has been sent."""
         name = request.pop(_LARGE, None)
         if name is not None:
             self._large[name] -= 1
@@ -231,9 +231,9 @@ class Gate:
                 del self._large[name]
 
     async def form(self, request: web.Request) -> Mapping[str, str]:
-        """Return the fields of a submitted form, with uploaded files as text.
+        """Return the fields of a submitted form. Uploaded files are returned as text.
 
-        If several form fields share a name, the last field counts.
+        If several form fields have the same name, the last of these fields counts.
         """
         try:
             if request.content_type == _FILES:
@@ -251,12 +251,12 @@ class Gate:
     async def sign_in(
         self, request: web.Request, response: web.StreamResponse, name: str, password: str
     ) -> Actor:
-        """Begin a session of the operator, and set its cookie in `response`.
+        """Begin a session of the operator, and set the session cookie in `response`.
 
         Raise Refused if the sign-in attempt fails.
 
-        The error code is `unauthenticated` or `tooManyAttempts`. The response has the same text and takes the
-        same time for an unknown operator name as for a known name.
+        The Refused error has the code `unauthenticated` or `tooManyAttempts`. The response has the same text
+        and takes the same time for an unknown operator name as for a known name.
         """
         with self._place_among_hashes():
             await self.begin_attempt(request, name)
@@ -316,9 +316,9 @@ class Gate:
         return list(found.values())
 
     async def begin_attempt(self, request: web.Request, name: str | None) -> None:
-        """Count a sign-in attempt as failed until it succeeds.
+        """Count a sign-in attempt as failed, until the attempt succeeds.
 
-        Raise Refused with `tooManyAttempts` if the attempt must wait.
+        Raise Refused with `tooManyAttempts` if the client must wait before the next attempt.
         """
         wait = await self._attempts.begin(name, _address(request))
         if wait:
@@ -330,10 +330,10 @@ class Gate:
         await self._attempts.forgive(name, _address(request))
 
     async def _named(self, name: str) -> Operator | None:
-        """Return the local operator that has this name, if letter case is ignored.
+        """Return the local operator whose name equals `name`, in any letter case.
 
-        Operator ids are not accepted as names, because at an identity provider a person may have such an id
-        as a name.
+        A login name can't be an operator id: at an identity provider, a person's name may look like such an
+        id.
         """
         operator = await self.context.store.operator(name)
         if operator is None or operator.provided is not None:
@@ -370,8 +370,9 @@ class Gate:
         """Write a failed sign-in to the log and to the operator log.
 
         The response does not wait for the log entry, because the response time must not show whether the
-        operator exists. A name that an unauthenticated client typed is not stored: it may be a password in
-        the wrong field. If an identity provider supplied `details`, the operator log stores these details.
+        operator exists. A name that an unauthenticated client typed is not stored, because the client may
+        have typed a password as the name. If an identity provider supplied `details`, the operator log stores
+        these details.
         """
         address = _address(request)
         _log.warning("failed sign-in from %s", address)
@@ -386,7 +387,7 @@ class Gate:
             _log.error("could not write a failed sign-in to the operator log: %s", error)
 
     async def close(self, _: web.Application) -> None:
-        """Wait until all failed sign-ins are written to the operator log.
+        """Wait until the operator log contains all failed sign-ins.
 
         Call this method when the server no longer accepts requests.
         """
@@ -411,7 +412,7 @@ GATE: Final = web.AppKey("gate", Gate)
 
 
 async def actor_of(request: web.Request) -> Actor:
-    """Return the authenticated caller of the request.
+    """Return the caller of the request, if the caller is authenticated.
 
     Raise Refused with `unauthenticated` if the request has no authenticated caller.
     """
@@ -422,7 +423,7 @@ async def actor_of(request: web.Request) -> Actor:
 
 
 async def csrf_token(request: web.Request) -> str:
-    """Return the CSRF token of the caller's session, or an empty text without a session.
+    """Return the CSRF token of the caller's session, or an empty text if the caller has no session.
 
     Each request that makes a change in a session must send the CSRF token in the header or in the form.
     """
@@ -431,7 +432,7 @@ async def csrf_token(request: web.Request) -> str:
 
 
 async def perform(request: web.Request, operation: Operation[Q, A], asked: Q) -> A:
-    """Perform an operation as the caller of the HTTP request."""
+    """Perform an operation with the permissions of the caller that sent the HTTP request."""
     return await perform_logged(operation, request.app[GATE].context, await actor_of(request), asked)
 
 
@@ -448,11 +449,11 @@ async def gate_keeper(
 
 
 def _parts(kind: bytes, body: bytes) -> dict[str, str]:
-    """Return the fields of a multipart form.
+    """Return the fields of a form in multipart format.
 
     Raise ValueError if the form has a field without a name, or if the form is not UTF-8.
 
-    In an uploaded file, bytes that are not UTF-8 are replaced, so that the console page can show the mistake.
+    Bytes of an uploaded file that are not UTF-8 are replaced, so that the console page can show the mistake.
     """
     message = BytesParser(policy=email.policy.HTTP).parsebytes(b"Content-Type: %b\r\n\r\n%b" % (kind, body))
     found = {}
@@ -497,7 +498,7 @@ def _is_named(request: web.Request, hosts: Collection[str]) -> bool:
 def _is_same_origin(request: web.Request) -> bool:
     """Return True if header fields that no web page can forge show that the request came from this site.
 
-    Browsers send them. A program that is not a browser sends neither `Sec-Fetch-Site` nor `Origin`.
+    Browsers send them. A client that is not a browser sends neither `Sec-Fetch-Site` nor `Origin`.
     """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:

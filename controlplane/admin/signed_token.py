@@ -1,6 +1,6 @@
 """Signed tokens of an identity provider: find the key that can verify a token, and check the token's claims.
 
-The checks follow OpenID Connect Core sections 3.1.3.7 (ID token) and 5.3.2 (signed userinfo).
+The token checks follow OpenID Connect Core sections 3.1.3.7 (ID token) and 5.3.2 (signed userinfo).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALSO_NAMED: Final = {"https://accounts.google.com": "accounts.google.com"}
 
 
 def header_of(token: str, what: str) -> Mapping[str, Any]:
-    """Return the unverified header of a signed token.
+    """Return the header of a signed token, before any check of the signature.
 
     `what` is the name of the token in the error messages.
     """
@@ -126,14 +126,14 @@ def check_parties(claims: Mapping[str, Any], *, issuer: str, client_id: str, wha
 def is_same_issuer(given: object, issuer: str) -> bool:
     """Return True if two issuer identifiers name the same issuer.
 
-    Some providers add a slash to the end of the issuer and others omit it, so a final slash is ignored.
+    Some providers end the issuer with a slash and others do not, so the comparison ignores a final slash.
     """
     known = issuer.removesuffix("/")
     return isinstance(given, str) and given.removesuffix("/") in (known, _ALSO_NAMED.get(known, known))
 
 
 def check_access_token(claims: Mapping[str, Any], algorithm: str, access_token: str) -> None:
-    """Check `at_hash`, which binds the access token to the ID token."""
+    """Check the claim `at_hash` of the ID token, which binds the access token to this ID token."""
     given = claims.get("at_hash")
     if given is None:
         return
@@ -158,9 +158,9 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
 
 
 def _is_time(claim: object) -> bool:
-    """Return True if the value of a claim is a number that can be compared.
+    """Return True if the value of a claim is a finite number.
 
-    NaN and Infinity are refused, although JSON libraries accept them.
+    The check refuses NaN and Infinity, although JSON libraries accept them.
     """
     return isinstance(claim, int | float) and not isinstance(claim, bool) and math.isfinite(claim)
 

@@ -1,4 +1,4 @@
-"""Command `audit verify-archive`, which verifies an archive of audit events without the store."""
+"""Command `audit verify-archive`, which verifies an archive of audit events without access to the store."""
 
 from __future__ import annotations
 

@@ -113,12 +113,12 @@ def add(
 def rotate_secret(
     ctx: typer.Context, proxy: _Proxy, grace: Grace = "0s", yes: Yes = False, json: Json = False
 ) -> None:
-    """Make a new API key and HMAC secret for a proxy, and print them.
+    """Make a new API key and HMAC secret for a proxy, and print the new key and secret.
 
     The new API key and HMAC secret are shown only once.
 
     Without --grace, the proxy's old API key and HMAC secret end at once. Until the proxy has its new secrets,
-    the proxy continues with its last rules and stores its audit events.
+    it continues with its last rules, and keeps its audit events.
     """
     from controlplane.operations import fleet, proxies
 
@@ -172,7 +172,7 @@ def list_proxies(
 
 @app.command()
 def counts(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """Count the proxies in each state of health."""
+    """Count the proxies by state of health."""
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
@@ -210,7 +210,7 @@ def wait(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Wait until every live proxy of the organisation enforces this ruleset version or a later version.
+    """Wait until every live proxy of the organisation enforces the given ruleset version or a later version.
 
     After a timeout, print the outdated proxies and exit with status 1.
     """
@@ -259,7 +259,7 @@ def acknowledge(
 ) -> None:
     """Acknowledge a proxy's missing events, repeated sequence numbers and implausible times.
 
-    Past losses of events no longer affect the health of the proxy, but new losses affect it again.
+    Acknowledged losses no longer affect the health of the proxy. New losses affect its health again.
     """
     from controlplane.operations import proxies
 
@@ -321,8 +321,8 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
 def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts about a proxy in words for people.
 
-    Long lists in the facts are drawn as small charts or replaced by a count. Only the output of `--json`
-    contains all items of long lists.
+    Long lists are shown as small charts, or replaced by the number of their items. Only the output of
+    `--json` contains all items of long lists.
     """
     rates = [each.requests_per_second for each in proxy.windows]
     slow = [each.p95_ms or 0.0 for each in proxy.windows]
@@ -376,7 +376,7 @@ def _keys(proxy: ProxyDetails) -> str:
 
 
 def _heartbeat(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last heartbeat of a proxy, with a line for each check of the proxy."""
+    """Return a proxy's last heartbeat, with one line for each check in the heartbeat."""
     checks = said.get("checks")
     if not isinstance(checks, Mapping):
         return dict(said)

@@ -1,4 +1,4 @@
-"""Check that the egress proxy can connect to each host that the settings name."""
+"""Check that the egress proxy can connect to each host that the settings contain."""
 
 from __future__ import annotations
 

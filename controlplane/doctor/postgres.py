@@ -89,7 +89,8 @@ def _schema(connection: Connection) -> Iterator[Finding]:
 def _durability(connection: Connection) -> Iterator[Finding]:
     """Check that the database server reports a commit only after the commit is on disk.
 
-    The control plane acknowledges a batch only after the server has reported the batch's commit.
+    The control plane acknowledges a batch only after the database server has reported the commit of the
+    batch.
     """
     for name in ("fsync", "full_page_writes"):
         (value,) = connection.row("SELECT current_setting(?)", (name,))

@@ -22,7 +22,7 @@ class Unreadable(Exception):
 def store_rows(settings: StoreSettings) -> Iterator[Connection]:
     """Yield a read-only connection to the store.
 
-    Raise Unreadable if the store can't be read, or StoreError if the database driver is missing.
+    Raise Unreadable if the store can't be read, or StoreError if the database driver is not installed.
     """
     if settings.url:
         with _postgres_rows(settings.url) as connection:

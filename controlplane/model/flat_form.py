@@ -1,4 +1,4 @@
-"""Write a parsed schema in the flat text form that proxies load."""
+"""Write a parsed schema in the flat form, the text form that proxies load."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def encode(schema: Schema) -> bytes:
 
 
 def _split(full: str) -> tuple[str, str]:
-    """Return the namespace and the simple name of a qualified name."""
+    """Split a qualified name into the namespace and the simple name."""
     space, _, simple = full.rpartition(".")
     return space, simple
 

@@ -45,7 +45,7 @@ class ConditionSources(Protocol):
 
 
 async def conditions_now(store: ConditionSources, sinks: Sequence[AnyTable], now_ms: int) -> list[Condition]:
-    """Return all conditions that currently need an operator's attention."""
+    """Return all problems that currently need an operator's attention."""
     proxies = {each.proxy_id: each for each in await store.proxies(None)}
     losses = await store.losses(list(proxies))
     orgs = {each.org_id: each.name for each in await store.orgs()}

@@ -58,7 +58,7 @@ async def _org(context: OperationContext, org: Org) -> PresentOrg:
 
 
 async def _proposals(context: OperationContext, org: Org) -> Sequence[Proposal]:
-    """Return the open proposals of an organisation, newest first."""
+    """Return the open ruleset proposals of an organisation, newest first."""
     if not org.approvals:
         return ()
     return await context.store.proposals([org.org_id], is_open=True, limit=_MOST_PROPOSALS)

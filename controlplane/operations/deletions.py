@@ -90,10 +90,7 @@ class EffectOfDeletion(Request):
 
 @operation("app.delete", "DELETE", "/apps/{app}")
 async def delete_app(context: OperationContext, actor: Actor, request: AppReference) -> Deleted:
-    """Delete an application, but not its audit events.
-
-    Its secrets and tokens end at each proxy's next sync.
-    """
+    """Delete an application, but no audit events: its secrets and tokens end at each proxy's next sync."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     return _deleted(context, await context.store.delete_app(app.app_id, actor.name))
 
@@ -120,7 +117,7 @@ async def delete_proxy(context: OperationContext, actor: Actor, request: ProxyRe
 async def delete_org(context: OperationContext, actor: Actor, request: OrgReference) -> Deleted:
     """Delete an organisation that has no applications, together with its rulesets and roles.
 
-    Audit events of the organisation stay until their retention ends.
+    The deletion keeps the organisation's audit events until their retention ends.
     """
     actor.require("admin", None)
     org = await context.resolve.org(actor, "admin", request.org)
@@ -129,7 +126,7 @@ async def delete_org(context: OperationContext, actor: Actor, request: OrgRefere
 
 @operation("operator.delete", "DELETE", "/operators/{operator}")
 async def delete_operator(context: OperationContext, actor: Actor, request: OperatorReference) -> Deleted:
-    """Delete an operator: the operator's sessions and API tokens end at once.
+    """Delete an operator: the sessions and API tokens of this operator end at once.
 
     After the deletion, lines of the operator log still show the operator's name.
     """

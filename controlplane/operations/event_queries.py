@@ -72,7 +72,7 @@ async def query_of(
 async def resolver(context: OperationContext, actor: Actor, text: str) -> Resolver:
     """Return a function that converts an object's name in a filter to the ids of the objects with this name.
 
-    Several organisations can have the same name.
+    Several organisations can have objects with the same name.
     """
     named: set[tuple[str, str]] = set()
 
@@ -128,7 +128,7 @@ _searching: Final = Slots(MOST_ASKED_BY_ONE)
 async def response_of(asked: Awaitable[T]) -> T:
     """Await the response of the search index to a query, and return the response.
 
-    Raise InvalidRequest or StoreError if the search index fails.
+    Raise InvalidRequest if the cursor is not valid, or StoreError if the search index is unavailable.
     """
     try:
         return await asked

@@ -28,7 +28,7 @@ _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])
 
 
 class EnforcedFacts(Response):
-    """One ruleset that a proxy enforces, with its version."""
+    """One ruleset that a proxy enforces, and the enforced version."""
 
     ruleset_id: str
     name: str
@@ -79,9 +79,9 @@ class FleetList(ListResponse):
 
 
 class FleetCounts(Response):
-    """Number of proxies in each state of health.
+    """Numbers of proxies by state of health.
 
-    A disabled proxy counts only as disabled, and a retired proxy only as retired.
+    A disabled proxy is counted only as disabled, and a retired proxy only as retired.
     """
 
     total: int
@@ -96,7 +96,7 @@ class FleetCounts(Response):
 
 
 class Unacknowledged(Response):
-    """Lost audit events that count against the health of a proxy."""
+    """Lost audit events that make the health of a proxy worse."""
 
     missing: int
     repeated: int
@@ -188,7 +188,7 @@ RolloutState = Literal["enforced", "behind", "unknown", "ended", "lost", "disabl
 
 
 class ProxyRollout(Response):
-    """State of the rollout of a ruleset version at one proxy.
+    """State of one proxy in the rollout of a ruleset version.
 
     The state `ended` means that the proxy stopped cleanly. The state `lost` means that the proxy was silent
     too long. A rollout does not wait for a lost proxy.
@@ -231,7 +231,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListFleet) 
 
 @operation("fleet.counts", "GET", "/fleet-counts")
 async def count(context: OperationContext, actor: Actor, request: CountFleet) -> FleetCounts:
-    """Count the proxies in each state of health, among all proxies or among proxies that a search finds."""
+    """Count the proxies by state of health, among all proxies or among the proxies that a search finds."""
     bounds = fleet_of(context).bounds(context.clock.wall_ms())
     sight = await context.resolve.sight(actor, request.org)
     search = None if request.search is None else searchable(request.search)
@@ -244,7 +244,7 @@ async def count(context: OperationContext, actor: Actor, request: CountFleet) ->
 
 @operation("fleet.show", "GET", "/fleet/{proxy}")
 async def show(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyDetails:
-    """Show one proxy: its health, last heartbeat, traffic over time, and missing audit events."""
+    """Show one proxy: its health, its last heartbeat, its traffic over time, and its missing audit events."""
     found = await context.resolve.proxy(actor, "viewer", request.proxy)
     view = await _View.of(context, actor, [found])
     now_ms = context.clock.wall_ms()

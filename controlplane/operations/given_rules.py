@@ -92,7 +92,7 @@ def named_version(reference: str, names: Collection[str]) -> tuple[str, int | No
 
 
 async def stored_yaml(context: OperationContext, actor: Actor, reference: str, org: str | None) -> str:
-    """Return the text of a ruleset's active version, or of the version that NAME@VERSION names."""
+    """Return the text of a ruleset's active version. For NAME@VERSION, return the text of that version."""
     found, wanted = await stored_version(context, actor, reference, org)
     text = await context.store.ruleset_text(found.ruleset_id, wanted)
     if text is None:

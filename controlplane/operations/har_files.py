@@ -91,7 +91,7 @@ async def replay_har(context: OperationContext, actor: Actor, request: ReplayHar
 
 @operation("ruleset.suggest-har", "POST", "/rulesets/suggest-har", changes=False)
 async def suggest_har(context: OperationContext, actor: Actor, request: SuggestFromHar) -> SuggestedFromHar:
-    """Suggest the smallest ruleset that allows the requests of a HAR file.
+    """Suggest the smallest ruleset that allows the requests that a HAR file contains.
 
     The operation does not store any content of the HAR file.
     """
@@ -158,7 +158,7 @@ def _suggested(text: str, name: str) -> SuggestedFromHar:
 
 @dataclass(frozen=True, slots=True)
 class FromFile:
-    """Rules suggested from a HAR file, and the times of the first and the last request of the file."""
+    """Ruleset that was suggested from a HAR file, with the times of the file's first and last request."""
 
     suggestion: Suggestion
     first: str | None

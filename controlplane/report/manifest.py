@@ -1,4 +1,4 @@
-"""Signed manifest of an export of audit events: its filter, time, chain heads and digest."""
+"""Signed manifest of an export of audit events: filter, time and digest of the export, and chain heads."""
 
 from __future__ import annotations
 

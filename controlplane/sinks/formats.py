@@ -34,12 +34,12 @@ Format = Callable[[Members, bytes], bytes]
 
 
 def as_event(members: Members, body: bytes) -> bytes:
-    """Return the bytes of the event as the proxy wrote them."""
+    """Return the bytes of the audit event exactly as the proxy wrote them."""
     return body
 
 
 def as_ocsf(members: Members, body: bytes) -> bytes:
-    """Return the event as an API Activity event of the Open Cybersecurity Schema Framework (OCSF).
+    """Return the audit event as an API Activity event of the Open Cybersecurity Schema Framework (OCSF).
 
     Event members that the OCSF class API Activity cannot represent are put under `unmapped`.
     """
@@ -138,7 +138,7 @@ _MAPPED: Final = frozenset(
 
 
 def as_cef(members: Members, body: bytes) -> bytes:
-    """Return the event in the Common Event Format, in version 0 and UTF-8."""
+    """Return the audit event in the Common Event Format (CEF), version 0, in UTF-8."""
     severity_id, _ = _severity(members)
     verdict = _text(members.get("verdict"))
     header = ("CEF:0", "Graphward", "Graphward", "1", verdict, f"request {verdict}")
@@ -208,7 +208,7 @@ FORMATS: Final[Mapping[str, Format]] = {"event": as_event, "ocsf": as_ocsf, "cef
 
 
 def severity_of(event: Members) -> int:
-    """Return the severity of an event on the scale of OCSF: 1 informational, 2 low, 3 medium."""
+    """Return the severity of an audit event on the OCSF scale: 1 informational, 2 low, 3 medium."""
     return _severity(event)[0]
 
 

@@ -2,10 +2,10 @@
 
 The code of this module does no I/O itself.
 
-The first byte of a block's body identifies the format of the body. The byte `[` begins an uncompressed JSON
-array of events, which earlier releases stored. The store still writes an uncompressed array if compression
-saves nothing. The byte 1 begins a compressed body: the JSON array in raw DEFLATE with the preset dictionary
-`DICTIONARY`.
+The first byte of a block's body identifies the format of the body. If a block's body begins with the byte
+`[`, it is an uncompressed JSON array of events, as earlier releases stored it. The store still writes an
+uncompressed JSON array if compression would save no space. The byte 1 begins a compressed body: the JSON
+array in raw DEFLATE with the preset dictionary `DICTIONARY`.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def count_by_health(
     org_ids: Collection[str] | None,
     search: str | None = None,
 ) -> dict[Health, int]:
-    """Return the number of proxies with each state of health.
+    """Return how many proxies have each state of health.
 
     The count includes a proxy if it is not retired, serves one of the organisations, and matches the search
     text.
@@ -165,7 +165,7 @@ def _bounds(bounds: HealthBounds) -> tuple[int, ...]:
 
 
 def losses_of_proxies(connection: Connection, proxy_ids: Collection[str]) -> dict[str, Losses]:
-    """Return the unacknowledged losses of each proxy, summed over all its organisations."""
+    """Return, for each proxy, the unacknowledged losses of all its organisations together."""
     chosen = among(connection.dialect, "proxy_id", proxy_ids)
     rows = connection.rows(f"{_LOSSES} WHERE {chosen.sql} GROUP BY proxy_id", chosen.parameters)
     return {each: Losses() for each in proxy_ids} | {
@@ -202,9 +202,9 @@ _EVER: Final = "SELECT proxy_id FROM proxies UNION ALL SELECT id FROM tombstones
 def _newest(
     connection: Connection, table: str, columns: str, proxy_ids: Collection[str], count: int
 ) -> Mapping[str, Sequence[Report]]:
-    """Return the newest reports of each proxy, newest first.
+    """Return, for each proxy, its newest reports, the newest report first.
 
-    The query does not read older reports.
+    The query reads only these newest reports, and no older reports.
     """
     chosen = among(connection.dialect, "proxy_id", proxy_ids)
     rows = connection.rows(

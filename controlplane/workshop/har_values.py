@@ -1,7 +1,7 @@
 """Read the values of a HAR entry (bodies, header fields, times) in the forms that different recorders write.
 
-A HAR value that cannot be read counts as unknown, and the reason is stored with it. An unreadable value never
-counts as empty. A placeholder in a HAR file is never used as if it were the recorded value.
+A HAR value that cannot be read counts as unknown, and the reason is stored with it. A HAR value that cannot
+be read never counts as empty. A placeholder in a HAR file is never used as if it were the recorded value.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Fields(NamedTuple):
 
 
 def member(value: object, name: str) -> object:
-    """Return a member of a JSON object, or None if the object has no member of that name."""
+    """Return the member `name` of a JSON object, or None if the object has no such member."""
     return value.get(name) if isinstance(value, dict) else None
 
 
@@ -82,9 +82,9 @@ def size_of(value: object) -> int | None:
 
 
 def status_of(value: object) -> int | None:
-    """Return the status of a recorded response, or None if the entry has no response.
+    """Return the status of a recorded response, or None if the HAR entry has no response.
 
-    Browsers write the status 0 if a request got no response.
+    Browsers record the status 0 if a request received no response.
     """
     if isinstance(value, str):
         value = size_of(value.strip()[:3])
@@ -107,7 +107,7 @@ def is_unicode(text: str) -> bool:
 def read_body(text: object, encoding: object, size: int | None, media_type: object) -> Body:
     """Decode a body from the text that a HAR recorder stored.
 
-    `size` is the length of the body in bytes, as the recorder gave it.
+    `size` is the length of the body in bytes that the HAR recorder wrote.
     """
     if not isinstance(text, str):
         return Body(None, "is not recorded" if text is None else "is recorded as something other than text")
@@ -217,7 +217,7 @@ def _text(value: object) -> str | None:
 
 
 def read_time(value: object) -> tuple[datetime | None, str]:
-    """Return the time of a HAR entry, or None with the reason why the time is unknown.
+    """Return the time of a HAR entry. If the time is unknown, return None and the reason.
 
     A time that is a number is interpreted as seconds or milliseconds since 1970.
     """

@@ -100,7 +100,7 @@ def exposition(
     certificate_ends_at: float | None,
     unsigned: Mapping[str, int],
 ) -> bytes:
-    """Return the metrics text that Prometheus scrapes."""
+    """Return the text of the metrics for Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(counters, sync, health, audit, certificate_ends_at, unsigned))
     return generate_latest(registry)

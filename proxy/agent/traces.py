@@ -1,4 +1,4 @@
-"""Make trace spans from the audit records of requests, and send the spans to a trace collector.
+"""Make trace spans from audit records of requests, and send these spans to a trace collector.
 
 Spans may be lost, but audit events may not. So the storage of an event never waits for a span. The queue of
 spans has a maximum length. A span is lost if the queue is full, if the collector refuses it, or if the
@@ -67,7 +67,7 @@ class _PutOff(Exception):
 
 
 class TraceExporter:
-    """Exporter of trace spans, with a queue of spans.
+    """Exporter of trace spans. Its queue contains the spans that are not exported yet.
 
     The journal's thread calls the method `offer` of the exporter. The event loop calls all methods of the
     exporter except `offer`.
@@ -82,7 +82,7 @@ class TraceExporter:
         *,
         interval: float = SEND_SECONDS,
     ) -> None:
-        """`url` is the base address of the collector, or the complete address that ends with `/v1/traces`."""
+        """`url` is the base address of the collector, or its complete address ending with `/v1/traces`."""
         self._session = session
         self._url = url if url.endswith(TRACES_PATH) else url.rstrip("/") + TRACES_PATH
         self._headers = {"Content-Type": "application/json", **headers}
@@ -124,7 +124,7 @@ class TraceExporter:
         return len(self._queue) < MOST_QUEUED and waiting + characters <= MOST_QUEUED_CHARACTERS
 
     async def run(self) -> None:
-        """Export spans until the task is cancelled."""
+        """Export spans repeatedly, until the task is cancelled."""
         failures = 0
         while True:
             try:

@@ -61,7 +61,7 @@ def load_settings(
 ) -> T:
     """Load settings of class `cls` from `text`.
 
-    Relative paths in the settings start from the directory `base`.
+    Relative paths in the settings are relative to the directory `base`.
 
     If a section class has a method `problems()`, the method yields conflicts between the section's keys, as
     pairs of key name and message. The method `cls.problems()` yields conflicts between two sections that are
@@ -422,7 +422,7 @@ class _Loader:
         return value
 
     def _path(self, text: str) -> Path:
-        """Resolve a relative path in the settings from the base directory.
+        """Resolve a relative path in the settings against the base directory.
 
         The base directory contains no symbolic links, so each `..` in a relative path removes one directory
         name.
@@ -445,7 +445,7 @@ class _Loader:
 
 
 def _known(known: Mapping[str, Key]) -> list[str]:
-    """Return all accepted names of the settings keys, including `KeyFile` for secrets."""
+    """Return all accepted names of settings keys, including the `KeyFile` names of secrets."""
     found = []
     for key in known.values():
         found += [key.name, f"{key.name}File"] if key.has_secret_file else [key.name]
@@ -474,7 +474,7 @@ def _typed(key: Key, raw: Any) -> Any:
 
 
 def _from_text(key: Key, text: str) -> Any:
-    """Convert the text of an environment variable to the settings key's type."""
+    """Convert an environment variable's text to the type of the settings key."""
     if key.kind is bool and text.casefold() in ("true", "false"):
         return text.casefold() == "true"
     if key.kind is int and _INTEGER.fullmatch(text):

@@ -110,7 +110,7 @@ def _secret_files(settings: Settings, config: Path) -> Iterator[Finding]:
 
 
 def _owned(settings: Settings) -> Iterator[Finding]:
-    """Yield files that the current user can't write, such as files that root created at an earlier start."""
+    """Yield files that the current user can't write, for example because root created them earlier."""
     if os.geteuid() == 0:
         return
     retention = settings.audit.local_retention_path

@@ -62,7 +62,7 @@ class Host:
 
 @dataclass(slots=True)
 class Visit:
-    """Result of the `--doctor` checks of one host."""
+    """Results of the `--doctor` checks for one host."""
 
     host: Host
     findings: list[Finding] = field(default_factory=list)
@@ -95,7 +95,7 @@ async def visit(host: Host, clock: Callable[[], float] = time.time) -> Visit:
 async def _tunnelled(
     found: Visit, proxy: EgressProxy
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-    """Connect to the host through the egress proxy, which resolves the host's name."""
+    """Connect to the host through the egress proxy. The egress proxy resolves the host's name."""
     host = found.host
     name = f"{host.name}: egress"
     try:
@@ -174,7 +174,7 @@ async def _no_connection(address: str, port: int) -> str:
 async def _handshake(
     found: Visit, end: str | socket.socket
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-    """Open a TLS connection to the host, at one of its addresses or through a tunnel."""
+    """Open a TLS connection to the host, either at one of its addresses or through a tunnel."""
     host = found.host
     name = f"{host.name}: TLS"
     context = None

@@ -1,4 +1,4 @@
-"""Check of the audit events on this machine: disk space, size and age of the backlog, and refused batches."""
+"""Check of the audit events on this machine: disk space, size and age of the backlog, refused batches."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ def egress_handlers(egress: Egress) -> tuple[BaseHandler, ...]:
 
 
 def named_reason(egress: Egress, url: str, reason: object) -> str:
-    """Return the reason why a call to a URL failed.
+    """Return the reason why a request to a URL failed.
 
-    If the call used the egress proxy, the reason names that proxy, without its credentials.
+    If the request went through the egress proxy, the reason names that proxy without its credentials.
     """
     proxy = egress.proxy_for(url)
     return str(reason) if proxy is None else f"{proxy.masked(str(reason))} (through the egress proxy {proxy})"

@@ -125,7 +125,7 @@ def _address(text: str) -> Address | None:
 def is_address(text: str) -> bool:
     """Return whether the gates can parse the text as a client address.
 
-    For a client address that cannot be parsed, the result of a gate is INDETERMINATE.
+    If the client address cannot be parsed, each gate by client address is INDETERMINATE.
     """
     return _address(text) is not None
 

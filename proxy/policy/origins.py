@@ -26,7 +26,7 @@ class Origin(NamedTuple):
 
 
 class Address(NamedTuple):
-    """An absolute URL: its origin, and the rest of the URL."""
+    """An absolute URL, split into its origin and the rest."""
 
     origin: Origin
     rest: str

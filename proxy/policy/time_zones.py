@@ -1,4 +1,4 @@
-"""Check the names of time zones, and explain unknown names."""
+"""Check that this host has a time zone of the given name, and explain an unknown name."""
 
 from __future__ import annotations
 

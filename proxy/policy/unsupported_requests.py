@@ -15,8 +15,8 @@ _METHOD_OVERRIDES: Final = frozenset((b"x-http-method", b"x-http-method-override
 def names_method_override(field: bytes) -> bool:
     """Return whether some services read the request's method from a header field with this name.
 
-    A service that stores header fields as environment variables treats an underscore like a hyphen (RFC 3875
-    §4.1.18).
+    Some services store header fields as environment variables, so they treat `_` in a field name like `-`
+    (RFC 3875 §4.1.18).
     """
     return field.lower().replace(b"_", b"-") in _METHOD_OVERRIDES
 

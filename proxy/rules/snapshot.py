@@ -1,9 +1,9 @@
-"""The persisted snapshot: validated rules and applications that the agent stores for workers and restarts.
+"""The persisted snapshot: validated rules and applications, which the agent stores for workers and restarts.
 
-The snapshot file is one line `graphward-snapshot <format> <sha256 of the rest>` and a JSON body. The agent
-replaces the snapshot file by rename. So a reader finds either the complete old file or the complete new file.
-If the content is damaged, such as a flipped bit or half a file, the reader raises SnapshotDamaged and uses no
-part of the file.
+The snapshot file has one line `graphward-snapshot <format> <sha256 of the rest>`, followed by a JSON body.
+The agent replaces the snapshot file by rename. So a reader finds either the complete old file or the complete
+new file. If the content is damaged, such as a flipped bit or half a file, the reader raises SnapshotDamaged
+and uses no part of the file.
 
 The snapshot file contains the compressed schemas together with the rulesets that name them. So a kill, a full
 disk or a copy cannot separate the rulesets from their schemas. A snapshot file with schemas has format 2. A
@@ -146,9 +146,9 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snapshot:
-    """Read the rules snapshot from its file.
+    """Read the rules snapshot from the snapshot file.
 
-    Raise FileNotFoundError if the snapshot file is missing, and SnapshotDamaged if it is not valid.
+    Raise FileNotFoundError if the snapshot file is missing, or SnapshotDamaged if it is not valid.
 
     Decoding ten thousand rules at once would hold Python's global interpreter lock for milliseconds. So
     `read_snapshot` calls `pause` between the steps. A reader in another thread can thus let the event loop

@@ -1,4 +1,4 @@
-"""The parts of an audit event: its fields, the list of all reasons, its id and its time."""
+"""Definitions for audit events: the fields, all reasons, the id and the time format."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -97,7 +97,7 @@ CREDENTIAL_PROBLEMS: Final = MappingProxyType(
 
 
 def uuid7(ms: int, random74: int) -> str:
-    """Return a UUIDv7 (RFC 9562 §5.7) of a Unix time in milliseconds and 74 bits: rand_a, then rand_b."""
+    """Return a UUIDv7 (RFC 9562 §5.7) from a Unix time in ms and 74 bits (first rand_a, then rand_b)."""
     return "%08x-%04x-%04x-%04x-%012x" % (  # noqa: UP031 - an f-string takes half as long again
         ms >> 16 & 0xFFFFFFFF,
         ms & 0xFFFF,
@@ -109,7 +109,7 @@ def uuid7(ms: int, random74: int) -> str:
 
 @lru_cache(maxsize=64)
 def rfc3339(ms: int) -> str:
-    """Format a Unix time in milliseconds as `2026-11-21T04:25:58.123Z`."""
+    """Format a Unix time in milliseconds in UTC, as in `2026-11-21T04:25:58.123Z`."""
     seconds, milliseconds = divmod(ms, 1000)
     return f"{_to_the_second(seconds)}.{milliseconds:03d}Z"
 

@@ -1,6 +1,6 @@
-"""Tests of client assertions: an assertion gets a token once, in place of a secret.
+"""Tests of client assertions: each assertion gets one token, in place of a client secret.
 
-The audit event gives the reason if the proxy refuses an assertion.
+If the proxy refuses an assertion, the audit event contains the reason.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ async def test_a_refused_assertion_says_nothing_to_the_client_and_why_in_the_eve
 
 
 async def test_an_assertion_is_accepted_once_and_where_it_was_first_sent_from(tmp_path: Path) -> None:
-    """MSAL keeps its client assertion for nine minutes, and sends the assertion again for each new token."""
+    """MSAL keeps its client assertion for nine minutes, and sends this assertion again for each new token."""
     async with data_path(responding(ok(b"{}")), tmp_path, public_base=BASE) as proxy:
         allow(proxy, REGISTERED, FEDERATED, replace(FEDERATED, id="crd-k8s", subject="pod", reuse="untilEnd"))
         for assertion, statuses in (

@@ -1,7 +1,7 @@
-"""Tests of a client connection's states: for each state and event, the next state, response and audit event.
+"""Tests of a client connection's states: each event leads to a next state, a response and an audit event.
 
-Each situation brings a client connection into a state, on real sockets. Each test applies one event to a
-client connection in one of the states.
+Each situation in the tests brings a client connection on real sockets into a state. Each test applies one
+event to a client connection that is in one of the states.
 """
 
 import asyncio
@@ -269,7 +269,7 @@ async def is_closing(scene: Scene) -> None:
 
 
 async def does_not_take(scene: Scene, fields: bytes) -> None:
-    """Make the proxy write a response that its client does not read, so that small socket buffers fill."""
+    """Make the proxy write a response that the client does not read, until small socket buffers are full."""
     scene.writer.transport.pause_reading()  # type: ignore[attr-defined]
     transport = scene.connection.transport
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)

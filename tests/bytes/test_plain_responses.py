@@ -1,4 +1,4 @@
-"""Tests of plain values in filtered responses: values of a hidden property never pass."""
+"""Tests of filtered responses with plain values: the value of a hidden property never reaches the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the facts that the proxy remembers about heads: the facts change no result, and stay few."""
+"""Tests that the caches of header facts never change a result, and that they stay small."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def nothing_remembered() -> Iterator[None]:
 
 @contextmanager
 def memory_free(*, uncut: bool = False) -> Iterator[None]:
-    """Run a block of the test while the proxy's caches of header facts are empty.
+    """Run a block of a test with empty caches of header facts in the proxy.
 
     With `uncut`, the cache key of a head includes every header value, also a value that varies with each
     request.
@@ -94,7 +94,7 @@ def one_like(head: bytes, chance: random.Random) -> bytes:
 def meaning_of_request(
     head: bytes, authorization: bytes, before: list[RequestFields] | None = None
 ) -> object:
-    """Return all facts that other modules read of the request, and the head that is sent upstream."""
+    """Return all facts about the request that other modules read, and the head that is sent upstream."""
     try:
         parsed = parse_request_head(head, before[-1] if before else None)
     except MalformedHead:  # the parser may name another of several faults

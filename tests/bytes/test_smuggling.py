@@ -1,8 +1,8 @@
 """Tests of ambiguous requests on raw sockets. They check the bytes upstream and the next response.
 
-Every request in these tests carries a valid token. In these tests, each hidden second request has a path that
-the rules block. If the upstream receives the blocked path, the proxy interpreted the bytes differently than
-the upstream.
+Every request in the smuggling tests carries a valid token. In these tests, each hidden second request has a
+path that the rules block. If the upstream receives the blocked path, the proxy interpreted the bytes
+differently than the upstream.
 """
 
 from __future__ import annotations
@@ -253,9 +253,9 @@ def _fields() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
 
 
 def _refused_with_bodies() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
-    """Yield requests that the proxy refuses because of their head.
+    """Yield requests with a body that the proxy refuses because of the request head.
 
-    The proxy must not interpret the bodies of refused requests as requests.
+    The proxy must not interpret the body of a refused request as another request.
     """
     sized = b"Content-Length: %d" % len(HIDDEN)
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)
@@ -326,7 +326,7 @@ def with_token(proxy: DataPath, raw: bytes) -> bytes:
 
 
 async def exchanged(proxy: DataPath, raw: bytes) -> bytes:
-    """Send the bytes, and return the proxy's response until it closes the connection or sends no more."""
+    """Send the bytes, and return what the proxy sends until it closes the connection or pauses."""
     reader, writer = await proxy.connect()
     writer.write(raw)
     response = b""
@@ -437,7 +437,10 @@ SPICE = (
 
 @st.composite
 def client_bytes(draw: st.DrawFn) -> bytes:
-    """Build one to three requests of valid and odd parts, perhaps with bytes inserted, removed or changed."""
+    """Build one to three requests of valid and invalid parts.
+
+    Perhaps insert, remove or change bytes in them.
+    """
     raw = b""
     for _ in range(draw(st.integers(1, 3))):
         fields = draw(st.lists(st.sampled_from(FRAMING), max_size=4))
@@ -450,7 +453,7 @@ def client_bytes(draw: st.DrawFn) -> bytes:
 
 
 class Bench:
-    """One proxy for all examples of a hypothesis test, in an event loop that runs between the examples."""
+    """A proxy that all examples of a hypothesis test share. Its event loop is idle between the examples."""
 
     def __init__(self, directory: Path) -> None:
         self.upstream = H11Upstream()
@@ -509,7 +512,7 @@ def test_the_upstream_receives_exactly_what_an_independent_parser_reads(bench: B
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the header fields that are forwarded unchanged, without framing fields and replaced fields."""
+    """Return the fields that the proxy forwards unchanged: no framing fields, no replaced fields."""
     listed = {
         option.strip().lower()
         for name, value in fields

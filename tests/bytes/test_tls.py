@@ -1,4 +1,4 @@
-"""Tests of TLS between real sockets: its versions, and how handshakes count against the limits."""
+"""Tests of TLS between real sockets: the TLS versions, and handshakes that count against the limits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_without_the_systems_authorities_a_context_trusts_nobody_and_later
 
 
 async def _agreed(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str | None, str | None]:
-    """Return the TLS version and the application protocol that both sides agreed on."""
+    """Return the TLS version and the application protocol that client and proxy agreed on."""
     listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=server)
     async with listener:
         port = listener.sockets[0].getsockname()[1]
@@ -67,7 +67,7 @@ async def _agreed(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str |
 
 
 class Listener:
-    """A TLS listener of the data path, and the clients of this listener."""
+    """A TLS listener of the data path, and the test clients that connect to it."""
 
     def __init__(self, proxy: DataPath, authority: CertificateAuthority, *, handshake_timeout: float) -> None:
         certificate = authority.server()
@@ -100,7 +100,7 @@ class Listener:
                 await writer.wait_closed()
 
     async def silent(self) -> asyncio.StreamReader:
-        """Open a connection whose client never begins the handshake."""
+        """Open a client connection that never begins the TLS handshake."""
         before = self._proxy.context.handshakes
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._silent.append(writer)
@@ -108,7 +108,7 @@ class Listener:
         return reader
 
     def say(self, data: bytes) -> None:
-        """Send bytes on the last connection that `silent` opened."""
+        """Send bytes on the client connection that `silent` opened last."""
         self._silent[-1].write(data)
 
 

@@ -1,4 +1,4 @@
-"""Tests of tokens: only this proxy's tokens are accepted, and only a correct secret gets a token."""
+"""Tests of tokens: the proxy accepts only its own tokens, and only a correct secret gets a token."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ def test_a_remembered_token_ends_when_it_ends() -> None:
 
 
 def test_a_token_in_any_number_of_spellings_is_remembered_in_few() -> None:
-    """The cache must stay small: otherwise one application could increase each worker's memory by 45 MB."""
+    """If the token cache were not small, one application could increase each worker's memory by 45 MB."""
     keeper = TokenKeeper(TOKEN_SETTINGS, [KEY])
     keeper.use(rulebook(ALLOW_ALL))
     text = keeper.issue(CALLER, now=NOW, token_id="t").encode()

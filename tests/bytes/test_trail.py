@@ -1,4 +1,4 @@
-"""Tests of audit events: an event describes the response that was sent, not the response that was planned."""
+"""Tests that an audit event describes the response that was sent, not the response that was planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures: a seeded control plane as a real process, and Debian's Chromium as its client."""
+"""Fixtures: a control plane with data, run as a real process, and Debian's Chromium as the client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ addEventListener("securitypolicyviolation", (event) => {
 
 @dataclass(frozen=True)
 class Served:
-    """A running control plane, with its addresses and its data."""
+    """A running control plane for tests, with its addresses and its data."""
 
     address: str
     agent_api: str
@@ -49,7 +49,7 @@ class Served:
 
 @dataclass
 class Visit:
-    """A browser window of one operator, with a list of the errors that occurred in it."""
+    """A browser window of one operator, with a list of the errors that occurred in the window."""
 
     served: Served
     context: BrowserContext
@@ -91,7 +91,7 @@ def seeded_and_served(folder: Path) -> Iterator[Served]:
 def serving(config: Path) -> Iterator[tuple[str, str]]:
     """Run a control plane as a separate process.
 
-    Yield the addresses of the control plane's console and agent API.
+    Yield the addresses of the console and the agent API, both of one control plane.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "controlplane", "--config", str(config)],
@@ -137,8 +137,8 @@ def visiting(
 ) -> Iterator[Visit]:
     """Open a browser window of an operator.
 
-    An operator who signed in in an earlier test stays signed in. A test that ends a session must therefore
-    sign in by itself.
+    An operator who has signed in during an earlier test stays signed in. If a test ends a session, the test
+    must sign in by itself.
     """
     context = browser.new_context(
         storage_state=served.sessions.get(operator or ""),
@@ -169,7 +169,7 @@ def _note(visit: Visit, kind: str, text: str) -> None:
 
 @pytest.fixture
 def visit(browser: Browser, served: Served) -> Iterator[Visit]:
-    """Open a desktop window of Ada, an administrator."""
+    """Open a browser window of desktop size for Ada, an administrator."""
     with visiting(browser, served) as visit:
         yield visit
         assert visit.all_complaints() == []

@@ -1,4 +1,4 @@
-"""Tests of every page in a large window, on a phone, in a dark theme and with only a keyboard."""
+"""Tests of every console page in a large window, on a phone, in a dark theme, and with the keyboard only."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_every_page_can_be_read_and_used(browser: Browser, served: Served) -> No
 
 
 def faults_of_the_frame(page: Page) -> list[str]:
-    """Return the faults that axe finds in a whole page, in both themes, on a desktop and on a phone."""
+    """Return the faults that axe finds in a whole page: both themes, each on a desktop and on a phone."""
     load_axe(page)
     found = []
     for width, height in (DESKTOP, PHONE):
@@ -103,10 +103,10 @@ def faults_of_the_frame(page: Page) -> list[str]:
 
 
 def all_faults(page: Page) -> list[str]:
-    """Return the faults of a page without its frame.
+    """Return the faults of a page without its frame. axe-core applies all its rules once.
 
-    axe-core checks the page by all rules once, and on a phone only by the rules that depend on the width. A
-    theme of the console changes only colours.
+    On a phone, axe-core applies only the rules that depend on the width. A theme of the console changes only
+    colours.
     """
     page.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
     page.emulate_media(color_scheme="light")

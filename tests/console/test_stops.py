@@ -1,4 +1,4 @@
-"""Tests of the emergency stop in the console: quick to reach, hard to overlook, lifted by an admin."""
+"""Tests of the console's emergency stop: quick to reach, hard to overlook, lifted only by an admin."""
 
 from __future__ import annotations
 

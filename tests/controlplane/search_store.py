@@ -1,6 +1,6 @@
-"""A SQLite search index over the file of a real store.
+"""A SQLite search index next to the file of a real store.
 
-Blocks of events are stored in the store before they are indexed.
+The helper writes blocks of events to the store before the events are indexed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def put(store: Path, events: Sequence[Event]) -> None:
 
 @cache
 def _migrated() -> bytes:
-    """Return the bytes of an empty store's SQLite file."""
+    """Return the content of the SQLite file of an empty store."""
     with TemporaryDirectory() as directory:
         store = Path(directory) / "store.db"
         migrate(store)

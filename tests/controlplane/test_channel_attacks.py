@@ -1,4 +1,4 @@
-"""Tests of attackers in the network or with a stolen key: none changes a message or blocks another proxy."""
+"""Tests that an attacker on the network or with a stolen key can't change messages or block other proxies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Between:
 async def test_nobody_between_can_keep_a_proxy_on_withdrawn_rules(
     plane: Plane, proxy: ProxyClient, tmp_path: Path, drops: set[str]
 ) -> None:
-    """An attacker changes the request's ETag, to receive a signed 304 for rules that the proxy lacks."""
+    """An attacker changes a request's ETag, to get a signed 304 for rules that the proxy does not have."""
     await plane.ruleset("acme", "rules")
     await plane.inventory.add_app("payroll", "acme", "rules")
     between = Between(plane)
@@ -108,7 +108,7 @@ async def _connected(plane: Plane, sent: bytes = b"") -> Streams:
 
 
 async def _closed(streams: Streams) -> bytes:
-    """Return the bytes that arrived before the other side closed the connection."""
+    """Return the bytes that arrived before the server closed the connection."""
     reader, writer = streams
     try:
         return await asyncio.wait_for(reader.read(), 20)
@@ -182,7 +182,7 @@ async def test_who_has_asked_in_time_keeps_the_connection(
 async def test_a_flood_of_connections_shuts_no_proxy_out(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server closes the oldest unauthenticated connection, and keeps authenticated connections."""
+    """The server closes the oldest unauthenticated connection, but keeps authenticated connections open."""
     monkeypatch.setattr(connections, "_MOST_UNPROVED", 20)
     known, to_known = await _connected(plane, _head(proxy, "GET", SYNC))
     assert await known.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -257,7 +257,7 @@ METRICS_BODY = b'{"windowStart": "2026-11-21T12:00:00.000Z", "evaluated": 1}'
 
 
 async def test_a_recorded_body_does_at_no_other_endpoint(plane: Plane, proxy: ProxyClient) -> None:
-    """The signature does not cover the path, so the body itself must be invalid at other endpoints."""
+    """A signature does not cover the path, so a signed body must be invalid at all other endpoints."""
     batch_body = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
     for path, body in (
         (HEARTBEAT, METRICS_BODY),
@@ -278,7 +278,7 @@ async def test_a_recorded_body_does_at_no_other_endpoint(plane: Plane, proxy: Pr
 
 
 async def test_events_are_the_signer_s_whomever_they_name(plane: Plane, proxy: ProxyClient) -> None:
-    """An event sent with a stolen key must not appear in a search for another proxy's events."""
+    """A search for a proxy's events must not find an event that was sent with another proxy's stolen key."""
     (org,) = proxy.org_ids
     other = await plane.proxy("edge-2", "acme")
     own, forged, odd = (
@@ -300,7 +300,7 @@ async def test_events_are_the_signer_s_whomever_they_name(plane: Plane, proxy: P
 async def test_no_key_takes_every_place_in_the_store_s_queue(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each sync without an ETag is a write to the store, as are heartbeats and batches."""
+    """A sync without an ETag needs a write to the store, as each heartbeat and each batch does."""
     running, most = 0, 0
     sync_content = RegistryTables.sync_content
 
@@ -365,7 +365,7 @@ async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
 ) -> None:
     """The control plane either refuses an odd event, or stores, finds and purges the event like any other.
 
-    No odd event stops the index writer.
+    An odd event never stops the index writer.
     """
     (org,), other = proxy.org_ids, await plane.org("other")
     stranger = await plane.proxy("edge-2", "other")

@@ -1,4 +1,4 @@
-"""Tests of commands at a server and on the store's host: the same output, errors and exit statuses."""
+"""Tests that a command has the same output, errors and exit status with a server and on the store's host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `audit report`, `audit report-key` and `audit verify-report` as an auditor runs them."""
+"""Tests of `audit report`, `audit report-key` and `audit verify-report`, run as an auditor would run them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 async def config(tmp_path: Path) -> Path:
-    """An organisation with three events of November 2026, and one sequence number that never arrived."""
+    """An organisation with three events of November 2026 and a missing event: one number never arrived."""
     async with started(tmp_path, FakeClock()) as plane:
         org = await plane.org("acme")
         proxy = await plane.proxy("edge", "acme")

@@ -1,4 +1,4 @@
-"""Tests of the console's times in the time zone that an operator chose."""
+"""Tests that the console shows times in the time zone that the operator chose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the index writer: every event of the outbox reaches the index in order, also after failures."""
+"""Tests that each event of the outbox reaches the search index in order, even after failures."""
 
 import asyncio
 import sqlite3
@@ -41,7 +41,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
-    """Store a batch of audit events as the ingestion commits it."""
+    """Store a batch of audit events with the same code as the ingestion."""
     made = [event(number) for number in numbers]
     ids, seqs = [one["id"] for one in made], [one["seq"] for one in made]
     bodies = [orjson.dumps(one) for one in made]
@@ -50,7 +50,7 @@ async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
 
 
 class ScriptedIndex:
-    """A search index that stores its input, and fails when the test says so."""
+    """A search index for tests: it stores its input, and fails if the test requests this."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -131,7 +131,7 @@ async def test_a_wake_brings_what_was_committed_before_it(store: SqliteStore) ->
 
 
 async def test_without_a_wake_it_looks_by_itself(store: SqliteStore) -> None:
-    """Events that another process commits do not wake the index writer."""
+    """The commit of events by another process does not wake the index writer."""
     index = ScriptedIndex()
     async with running(index_writer(store, index, poll_seconds=0.001)):
         await commit(store, [1])
@@ -175,7 +175,7 @@ async def test_an_event_that_no_index_can_take_keeps_none_of_the_others_out(
 
 
 async def test_wakes_do_not_shorten_the_pause_after_a_failure(store: SqliteStore) -> None:
-    """A busy control plane must not send more requests to an index that is down."""
+    """Even a busy control plane must not send more requests to a search index that is down."""
     index = ScriptedIndex(*[IndexUnavailableError("away")] * 100)
     subject = index_writer(store, index, first_pause_seconds=3600, longest_pause_seconds=3600)
     await commit(store, [1])
@@ -207,7 +207,7 @@ _VALUES: Final = {"text": "x", "texts": ["a", "b"], "number": 1.5, "time": None}
 
 
 def written(path: Path) -> list[list[tuple[Any, ...]]]:
-    """Return all rows of the tables in the index file."""
+    """Return all table rows in the file of the search index."""
     with closing(sqlite3.connect(path)) as file:
         return [
             file.execute(f"SELECT * FROM {table}").fetchall()
@@ -216,7 +216,7 @@ def written(path: Path) -> list[list[tuple[Any, ...]]]:
 
 
 async def accept(store: SqliteStore, subject: IndexWriter, *made: dict[str, Any]) -> None:
-    """Store a batch as a running control plane accepts it."""
+    """Store a batch of events in the same way as a running control plane."""
 
     def stored(parsed: Parsed | None) -> None:
         if parsed is not None:
@@ -231,7 +231,7 @@ async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
 ) -> None:
     """The test compares the segment files of an audit index byte for byte.
 
-    Each field occurs in one event and is missing in another event.
+    Each event field occurs in one of the events and is missing in another event.
     """
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     again = await SqliteIndex.open(tmp_path / "again.sqlite", tmp_path / "store.db")

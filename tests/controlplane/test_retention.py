@@ -1,4 +1,4 @@
-"""Tests of retention: data that is removed after an organisation's retention, and data that must stay."""
+"""Tests that retention removes the data that an organisation no longer keeps, and no other data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _days_from(clock: FakeClock, days: float) -> str:
 
 
 async def _purge(plane: Plane, index: PurgeableIndex | None = None) -> int:
-    """Run one retention pass, with a proxy whose clock agrees with the control plane's clock."""
+    """Run retention once, with a proxy whose clock agrees with the control plane's clock."""
     witnessed = await agreed_with(plane.store, plane.clock.wall)
     return await Retention(plane.store, index or _Index(), plane.clock, witnessed, 60).purge()
 
@@ -61,7 +61,7 @@ async def test_events_go_at_the_end_of_their_tier(
 
 
 async def test_an_event_is_kept_for_its_tier_after_it_was_received(plane: Plane, clock: FakeClock) -> None:
-    """A proxy with a slow clock, or with an old backlog, must not shorten the paid retention."""
+    """A slow clock or an old backlog of a proxy must not shorten the retention that the customer paid for."""
     org = await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")
     late = [event(org, at, time=_days_from(clock, -age)) for at, age in enumerate((29, 31, 400, 20_000), 1)]
@@ -74,7 +74,7 @@ async def test_an_event_is_kept_for_its_tier_after_it_was_received(plane: Plane,
 
 
 async def test_receipt_decides_for_an_event_from_the_future(plane: Plane, clock: FakeClock) -> None:
-    """A proxy with a fast clock must not cause its events to be stored for ever."""
+    """A fast clock of a proxy must not cause the store to keep the proxy's events for ever."""
     org = await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")
     ahead = [event(org, at, time=_days_from(clock, days)) for at, days in enumerate((1, 400, 200_000), 1)]
@@ -185,7 +185,7 @@ async def test_sessions_go_when_they_end_and_the_record_after_seven_years(
 
 
 async def test_positions_are_never_given_twice(plane: Plane, proxy: ProxyClient) -> None:
-    """The outbox must not skip an event that arrived after a purge of the newest event."""
+    """After a purge of the newest event, the outbox must not skip the next event that arrives."""
     (org,) = proxy.org_ids
     await proxy.audit(batch("b1", org, [1, 2, 3]))
     assert await plane.store.purge_events(org, plane.clock.wall + 1, 10) == 3
@@ -234,9 +234,9 @@ async def test_a_proxy_that_agrees_with_a_wrong_clock_purges_nothing(plane: Plan
 async def test_a_proxy_that_stopped_in_order_keeps_no_event_from_its_end(
     plane: Plane, clock: FakeClock
 ) -> None:
-    """A proxy that reported its shutdown no longer counts as in use.
+    """A proxy that reported its shutdown does not count as a proxy in use.
 
-    All proxies in use must agree with the clock before retention removes events.
+    Retention removes events only if the clocks of all proxies in use agree with the control plane's clock.
     """
     org = await plane.org("acme")
     staying, ending = [await plane.proxy(name, "acme") for name in ("staying", "ending")]

@@ -1,4 +1,4 @@
-"""Tests of PostgreSQL as search index: each event once despite kills, and lost or changed tables."""
+"""Tests of a search index in PostgreSQL: each event occurs once, despite kills and lost or changed tables."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_counts_say_if_their_time_was_over(slow: PostgresIndex) -> None:
 
 @pytest.fixture
 async def slow(index: PostgresIndex, url: str, monkeypatch: pytest.MonkeyPatch) -> PostgresIndex:
-    """Create an index of 40 events, each of which takes 5 ms to search."""
+    """Create an index of 40 events. The search needs 5 ms for each event."""
     await index.write(accepted(*map(event, range(40))))
     sleep = "CREATE FUNCTION slowly() RETURNS boolean AS 'SELECT pg_sleep(0.005); SELECT true' LANGUAGE sql"
     view = f"CREATE VIEW {TABLE} AS SELECT * FROM held WHERE slowly()"

@@ -1,4 +1,4 @@
-"""Tests of the SQLite search index on real files: results, order, organisations, and recovery."""
+"""Tests of the SQLite search index on real files: results, order, organisations and recovery."""
 
 import asyncio
 import os
@@ -580,7 +580,7 @@ async def test_who_leaves_keeps_the_place_until_the_work_is_done() -> None:
 async def test_the_newest_are_counted_whatever_they_arrived_with(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The events are from four proxies and two organisations, and overlap in time."""
+    """The events of four proxies and two organisations overlap in time."""
     monkeypatch.setattr("controlplane.search.part_counts.MATCHES", 10)
     monkeypatch.setattr("controlplane.search.parts.PART_BITS", 3)
     for proxy in range(4):

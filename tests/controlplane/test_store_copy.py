@@ -49,7 +49,7 @@ def target(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 async def file(tmp_path: Path, clock: FakeClock) -> Path:
-    """Create the store of a used control plane: an organisation, a ruleset, a proxy, and 200 events."""
+    """Create a store as after some use: an organisation, a ruleset, a proxy and 200 events."""
     async with started(tmp_path, clock) as plane:
         await _fill(plane)
         return plane.settings.store.path

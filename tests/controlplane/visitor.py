@@ -1,4 +1,4 @@
-"""An operator who reads pages of the console and sends their forms, without a browser."""
+"""A simulated operator without a browser, who reads console pages and sends the pages' forms."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Script = Response | Callable[[], Awaitable[Response]]
 
 
 class FakeControlPlane(Fake):
-    """A fake control plane whose responses a test can script.
+    """A fake control plane that can send responses from a test's script.
 
     The fake uses each scripted response once. After that, the fake follows the specification again.
     """
@@ -65,7 +65,7 @@ class FakeControlPlane(Fake):
         return response
 
     def _as_its_own(self, request: Received, response: Response) -> Response:
-        """Sign the response, unless it is already signed or comes from an intermediary."""
+        """Sign the response, unless it has a signature already or simulates an intermediary."""
         names = {name.lower() for name, _ in response.headers}
         if response.stream is not None or not _is_json(response) or {"x-hmac-signature", "via"} & names:
             return response

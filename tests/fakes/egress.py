@@ -1,8 +1,8 @@
 """A fake HTTP egress proxy, the only way out of a network: `CONNECT` tunnels and plain forwarding.
 
 Only the fake proxy can resolve the host names in `names`, like an egress proxy with its own resolver. The
-fake proxy records the bytes that it received, so that a test can check them. `says` replaces the fake proxy's
-response to `CONNECT`, so that a test can simulate faults.
+fake egress proxy records the bytes that it received, so that a test can check them. `says` replaces the fake
+proxy's response to `CONNECT`, so that a test can simulate faults.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FakeEgress:
         """Create the fake proxy with the host names that it can resolve.
 
         `names` maps each known `host:port` to an address. The fake proxy cannot reach other hosts.
-        `credentials` has the user and password that the proxy requires, as `user:password`.
+        `credentials` is the text `user:password` that the fake proxy requires from clients.
         """
         self.names = names if names is not None else {}
         self.says: bytes | None = None  # replaces its own response to CONNECT; b"" sends no response

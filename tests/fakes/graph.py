@@ -1,7 +1,8 @@
 """Fake of the graph API: published examples, a small directory, and a route for each form of response.
 
-In a test: `async with FakeGraph(tls=certificate, accepts=identity.accepts) as graph: ... graph.requests`. As
-a process: `python -m tests.fakes.graph --cert FILE --key FILE --token TEXT` prints `ready ADDRESS`.
+In a test: Example: `async with FakeGraph(tls=certificate, accepts=identity.accepts) as graph: ...
+graph.requests`. As a process: `python -m tests.fakes.graph --cert FILE --key FILE --token TEXT` prints `ready
+ADDRESS`.
 """
 
 from __future__ import annotations
@@ -289,7 +290,7 @@ def _bytes(_: FakeGraph, request: Received, match: re.Match[str]) -> Response:
 
 
 def pattern_bytes(count: int) -> Iterator[bytes]:
-    """Yield `count` bytes without a repeating pattern, so that a lost piece changes their digest."""
+    """Yield `count` bytes without a repeating pattern. A lost piece thus changes the digest of the bytes."""
     block = b"".join(hashlib.sha256(str(each).encode()).digest() for each in range(2048))
     for start in range(0, count, len(block)):
         yield block[: min(len(block), count - start)]

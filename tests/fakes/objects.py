@@ -1,4 +1,4 @@
-"""Object storage in memory that writes each name once, as Azure Blob and S3 do on request."""
+"""Object storage in memory that refuses to overwrite a name, as Azure Blob and S3 optionally do."""
 
 from __future__ import annotations
 

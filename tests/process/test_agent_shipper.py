@@ -1,6 +1,6 @@
 """Tests of the delivery of audit events: how each response of the control plane affects a batch.
 
-The delivery of one organisation's events never delays the events of another organisation.
+Slow delivery of one organisation's events never delays the events of another organisation.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ async def test_retry_after_is_never_undercut(tmp_path: Path, control: FakeContro
 async def test_who_stands_in_between_puts_off_for_minutes_at_most(
     tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a 429 that the control plane signed may delay the delivery for longer than usual."""
+    """The agent delays the delivery for longer than usual only after a 429 that the control plane signed."""
     monkeypatch.setattr("proxy.agent.shipper._STRANGERS_WAIT", 0.5)
     control.audit_script.append(Response(429, (("Retry-After", "999999999"),), b"<html>later</html>"))
     journal = journal_with(tmp_path, {"org-1": 7})

@@ -1,8 +1,8 @@
 """Tests of a power loss at any step of the agent, after which only synced file content is left.
 
-The tests model a power loss as POSIX describes it. After a power loss, a file has the content of its last
-fsync. Its name exists if its directory was synced. Writes after the last fsync may be missing or incomplete
-after a power loss.
+The tests simulate a power loss with the guarantees of POSIX. After a power loss, a file has the content of
+its last fsync. Its name exists if its directory was synced. After a power loss, writes since the last fsync
+may be missing or incomplete.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def test_what_the_agent_has_taken_or_sent_survives_a_power_loss_at_any_step(
 
 
 def _recovers(retention: Path, recorded: int, on_the_wire: dict[str, bytes], done: list[str]) -> None:
-    """Check that the control plane counts each event once after the power returns."""
+    """Check that the control plane counts each event once after the power is back."""
     journal = Journal(retention, max_bytes=4 * MIB)
     collect_all(collector(retention, journal, max_bytes=64 * MIB))
     stored: dict[str, int] = {}

@@ -159,7 +159,7 @@ async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Pa
 
 @pytest.fixture
 async def scripted(tmp_path: Path) -> AsyncIterator[tuple[System, FakeControlPlane]]:
-    """Start a proxy whose control plane is the scripted fake, in place of the system's real control plane."""
+    """Start a proxy that uses a scripted fake control plane instead of the system's real control plane."""
     async with FakeControlPlane() as control:
         environment = {
             "RuleSync__SaasBaseUrl": control.base_url,

@@ -198,7 +198,7 @@ def test_an_uppercase_digest_is_rejected_as_a_mismatch(plane: Plane) -> None:
 def test_the_timestamp_must_be_within_300_seconds(plane: Plane, skew: int, status: int) -> None:
     """If X-Timestamp is more than 300 s before or after the control plane's clock, the response is 401.
 
-    A timestamp outside this range gets 401 even if the signature is correct. The module
+    If X-Timestamp is more than 300 s wrong, the request gets 401 even if the signature is correct. The module
     tests/controlplane/test_signing.py tests the 300 s limit of timestamps to the second.
     """
     reply = plane.proxy.call("GET", "sync", skew=skew)
@@ -285,7 +285,7 @@ def test_an_invalid_payload_shape_is_400(plane: Plane, body: bytes) -> None:
 
 @pytest.mark.parametrize("missing", ["id", "time", "orgId", "method", "path", "status", "verdict"])
 def test_an_event_without_a_required_member_is_400(plane: Plane, missing: str) -> None:
-    """The members id, time, orgId, method, path, status and verdict of an event are required."""
+    """Each event must have the members id, time, orgId, method, path, status and verdict."""
     sent = event(plane.acme)
     del sent[missing]
     assert code(plane.proxy.audit(batch(sent))) == (400, "invalidPayload")
@@ -397,7 +397,7 @@ def test_beyond_48_hours_the_same_batch_id_returns_409(
 
 @dataclass
 class Shipping:
-    """A proxy with two scripted control planes: one for rules, one for audit events."""
+    """A proxy with two scripted fake control planes: one sends rules, and one receives audit events."""
 
     loop: Loop
     control: FakeControlPlane

@@ -1,4 +1,4 @@
-"""A small schema with inheritance, contained and other navigations, bound operations and a cycle."""
+"""A small schema: inheritance, contained and other navigations, bound operations, and a cycle."""
 
 from typing import Final
 

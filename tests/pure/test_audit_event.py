@@ -1,4 +1,4 @@
-"""Tests of an audit event's ids, times and closed lists of values."""
+"""Tests of audit events: their ids, their times, and fields with a closed list of values."""
 
 import uuid
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Tests that rulesets of any size compile in slices, and that each rule is found."""
+"""Tests that rulesets of any size compile in slices, and that the compiled form contains each rule."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _comparisons() -> Iterator[Comparison]:
 
 
 def test_compiled_rules_go_as_soon_as_nobody_has_them() -> None:
-    """A worker exempts its compiled rules from garbage collection, so a cycle would never be freed."""
+    """Compiled rules are exempt from garbage collection, so Python would never free a reference cycle."""
     comparisons = tuple(_comparisons())
     sources = get_args(get_type_hints(Condition)["source"])
     conditions = [

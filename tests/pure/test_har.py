@@ -1,4 +1,4 @@
-"""Tests of HAR files as traffic: read without credentials, evaluated, and used to suggest rules."""
+"""Tests of HAR files: read without their credentials, evaluated against rules, used to suggest rules."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_file_without_a_request_that_can_be_read_says_what_is_wrong(data: byte
 
 
 def changed(**changes: Any) -> dict[str, Any]:
-    """Return a HAR entry of `/v1.0/users/1` with changed members; `__` joins the parts of a member's path."""
+    """Return a HAR entry for `/v1.0/users/1` with changes. In a member's path, `__` separates the names."""
     made = entry("/v1.0/users/1", response={"id": "1"})
     for path, value in changes.items():
         *parents, name = path.split("__")

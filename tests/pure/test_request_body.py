@@ -1,4 +1,4 @@
-"""Tests of the modes in which the proxy reads a request's body."""
+"""Tests of each mode in which the proxy reads the body of a request."""
 
 import gzip
 

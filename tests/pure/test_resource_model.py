@@ -1,4 +1,4 @@
-"""Tests that a schema's flat form keeps each declaration, and that damaged bytes are refused."""
+"""Tests that a schema's flat form keeps each declaration, and that the reader refuses damaged bytes."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_bytes_behind_the_end_are_refused() -> None:
 
 
 def test_damage_with_a_digest_of_its_own_is_refused_or_leads_to_rows() -> None:
-    """An index in a schema's flat form that passes the checks points to a row of its table."""
+    """Each index in a flat form that passes the checks points to a row of the index's table."""
     random = Random(1)
     refused = 0
     for _ in range(3_000):

@@ -83,7 +83,7 @@ def _signed(key: Jwk, assertion: Assertion) -> bool:
 
 
 def _public_key(key: Jwk) -> RSAPublicKey | EllipticCurvePublicKey | None:
-    """Return the public key of a JWK.
+    """Return the public key that a JWK contains.
 
     Return None if the key is weak, or so large that each signature check would be slow.
     """

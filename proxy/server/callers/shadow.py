@@ -1,8 +1,8 @@
 """Evaluate an application's shadow ruleset in addition to its active ruleset, only for the audit event.
 
-The shadow ruleset affects neither the request nor its response. The proxy does not enforce the shadow
-ruleset's verdict, and buffers no body for the shadow ruleset. The shadow verdict is "unknown" if the rules
-need a body that was not read, or if the evaluation fails.
+The shadow ruleset never changes the request or the response. The proxy does not enforce the shadow ruleset's
+verdict, and buffers no body for the shadow ruleset. The shadow verdict is "unknown" if the rules need a body
+that was not read, or if the evaluation fails.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class ShadowRules:
 
 
 class ShadowEvaluation:
-    """Evaluation of one request by the shadow ruleset."""
+    """Evaluation of one request against the shadow ruleset."""
 
     __slots__ = ("_facts", "_plan", "_request_decision", "_rules", "rule_id", "verdict")
 
     def __init__(
         self, rules: ShadowRules, facts: RequestFacts, *, body_known: bool, envelope: bool = False
     ) -> None:
-        """Evaluate the request rules of the shadow ruleset.
+        """Evaluate the shadow ruleset's request rules.
 
         An empty `facts.body` can stand for a missing body or for an unread body. `body_known` is False for an
         unread body. `envelope` marks an outer `$batch` request. A rule for `$batch` can block such a request,
@@ -89,7 +89,7 @@ class ShadowEvaluation:
     def responded(
         self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | None, *, body_known: bool
     ) -> None:
-        """Evaluate the response rules of the shadow ruleset with the known facts.
+        """Evaluate the shadow ruleset's response rules with the facts about the response.
 
         Call this method only if the property `wants_response` is true.
         """

@@ -160,11 +160,14 @@ def _stage(coding: str) -> _Stage | None:
 
 
 class StreamDecoder:
-    """Decoder of a body that arrives in chunks. The decoder returns its output in pieces of limited size.
+    """Decoder for the content codings of a body that arrives in chunks.
+
+    The decoder returns its output in pieces of limited size.
 
     Each `feed` returns about 64 KiB of output at most (for br, one block more). While `pending` is true, more
-    output is available without further input: call `feed(b"")` again. `limit` applies to the output of each
-    content coding. So a decompression bomb in an inner coding costs no more than a bomb in the outer coding.
+    output is available without further input: call `feed(b"")` again. The output of each content coding, not
+    only of the last, must not exceed `limit`. So a decompression bomb in an inner coding costs no more than a
+    bomb in the outer coding.
     """
 
     def __init__(self, codings: Sequence[str], *, limit: int | None = None) -> None:
@@ -227,7 +230,7 @@ def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
 
 
 def split_codings(content_encoding: bytes) -> list[str]:
-    """Return the content codings of a Content-Encoding value, in the order in which they were applied."""
+    """Return the content codings in a Content-Encoding value, first the coding that was applied first."""
     names = (name.strip(" \t").lower() for name in content_encoding.decode("latin-1").split(","))
     return [name for name in names if name]
 

@@ -72,7 +72,7 @@ class _Part:
 
 
 class Batch:
-    """Sub-requests of one `$batch` request."""
+    """The sub-requests of one `$batch` request, with their evaluations."""
 
     def __init__(self, context: Context, caller: Caller, envelope: PendingEvent, version: str) -> None:
         self._context = context
@@ -83,7 +83,10 @@ class Batch:
         self._parts: list[_Part] = []
 
     def evaluate(self, body: bytes, proxy_base: bytes) -> None:
-        """Evaluate every sub-request of the batch. Raise Refusal if the batch itself is malformed."""
+        """Evaluate each sub-request of a `$batch` request.
+
+        Raise Refusal if the `$batch` request itself is malformed.
+        """
         try:
             parts = parse_batch(
                 body,
@@ -119,7 +122,7 @@ class Batch:
         return any(each.reads_response_body for each in evaluations if each is not None)
 
     def reduced(self, body: bytes) -> bytes:
-        """Return the batch without the refused sub-requests.
+        """Return the `$batch` request without the refused sub-requests.
 
         The sub-requests that stay in the batch keep the bytes that the application sent.
         """
@@ -391,7 +394,7 @@ def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
 
 
 def _content_type(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Return the media type of a sub-request's body.
+    """Return the media type of the body of a sub-request.
 
     The media type is JSON if the sub-request has no Content-Type header or several different ones.
     """

@@ -1,4 +1,4 @@
-"""Find the end of a message body (RFC 9112 §6.3): by its length, its last chunk, or the connection's close.
+"""Find the end of a message body (RFC 9112 §6.3): by length, last chunk or close of the connection.
 
 The module `body_reader` does no input or output. The proxy reads the bodies of requests and of responses with
 `BodyReader`.
@@ -16,7 +16,7 @@ UNTIL_CLOSE: Final = -2  # used instead of a length: the body ends when the conn
 
 
 class BodyReader:
-    """Reader of the bodies of one connection, one after another.
+    """Reader of the message bodies that arrive on one connection, one after another.
 
     A new body reader expects no body until its method `begin` is called. `remaining` is the number of bytes
     of the body that are missing, or CHUNKED or UNTIL_CLOSE if the size is unknown. `remaining` is 0 as soon
@@ -26,10 +26,9 @@ class BodyReader:
     __slots__ = ("_chunks", "_excess_limit", "_rest", "remaining")
 
     def __init__(self, *, excess_limit: int | None = None) -> None:
-        """Set the limit of framing bytes for chunked bodies.
+        """Set the limit for the framing bytes of chunked bodies.
 
-        `excess_limit` is the largest number of bytes by which the framing of a chunked body may exceed its
-        content.
+        In a chunked body, framing bytes may exceed content bytes by at most `excess_limit`.
         """
         self._excess_limit = excess_limit
         self._chunks: ChunkedDecoder | None = None
@@ -41,21 +40,21 @@ class BodyReader:
         return f"<BodyReader remaining={remaining}>"
 
     def begin(self, length: int) -> None:
-        """Expect a body of `length` bytes, CHUNKED or UNTIL_CLOSE."""
+        """Expect a body of `length` bytes, or of unknown size (CHUNKED or UNTIL_CLOSE)."""
         self.remaining = length
         self._rest = b""
         self._chunks = ChunkedDecoder() if length == CHUNKED else None
 
     def end(self) -> None:
-        """Stop expecting further bytes of the body."""
+        """Expect no further bytes of the current body."""
         self.remaining = 0
         self._chunks = None
 
     def read(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the body content in `data`, and whether the body has ended.
+        """Return the body content in `data`, and True if the body has ended.
 
         Bytes after the end of the body stay in the buffer, and `take_rest` returns them. Raise MalformedBody
-        if the chunks break RFC 9112 §7.1 or exceed the limit of framing bytes.
+        if the chunks break RFC 9112 §7.1, or if their framing bytes exceed the limit.
         """
         remaining = self.remaining
         if remaining < 0:
@@ -68,12 +67,12 @@ class BodyReader:
         return data, remaining == 0
 
     def take_rest(self) -> bytes:
-        """Return the bytes after the end of the body, and drop them from the buffer."""
+        """Return the bytes that follow the end of the body, and remove these bytes from the buffer."""
         rest, self._rest = self._rest, b""
         return rest
 
     def lines_exceed(self, limit: int) -> bool:
-        """Return True if more than `limit` framing lines were read since this method last returned True."""
+        """Return True if more than `limit` chunk framing lines were read since the last result True."""
         chunks = self._chunks
         if chunks is None or chunks.lines <= limit:
             return False

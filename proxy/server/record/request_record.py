@@ -1,4 +1,4 @@
-"""Collect the audit event of one request while the request is served, and write the event to the spool."""
+"""Collect the facts about one request during the request, and write its audit event to the spool."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ _clock: Final = time.perf_counter  # Final, so that compiled code needs no look-
 
 
 def pending_event_of_refused(context: Context, received: bytes, peer: str) -> PendingEvent:
-    """Return the pending event of a request whose head is refused or incomplete.
+    """Return the pending audit event of a request whose head was refused or is incomplete.
 
-    The caller of the event is None unless the bytes `received` contain a proxy token.
+    The event has a caller only if the bytes `received` contain a proxy token.
     """
     head = read_refused_head(received)
     context.requests += 1
@@ -163,9 +163,9 @@ class PendingEvent:
         self.written = False
 
     def close(self, context: Context, refusal: Refusal, response_bytes: int) -> bool:
-        """Complete the event of a request that is refused before its exchange began.
+        """Complete the audit event of a request that the proxy refuses before its exchange begins.
 
-        Return False if the spool has no room for the event: the response must then not be sent.
+        Return False if the spool has no room for the audit event. The response must then not be sent.
         """
         self.status = refusal.status
         self.reason = refusal.reason
@@ -185,15 +185,15 @@ class PendingEvent:
 
     @property
     def record_bytes(self) -> int:
-        """Approximate size in bytes of the record of this event.
+        """Approximate number of bytes that the record of the audit event needs.
 
-        The size depends mostly on texts that the application chooses, such as the path.
+        The record's size depends mostly on texts from the application, such as the path.
         """
         own = len(self.path) + len(self.query or "") + len(self.client_request_id or b"")
         return min(_RECORD_BYTES + own, MAX_RECORD)
 
     def request_id(self, context: Context) -> str:
-        """Return the id of the event, which is also the `request-id` of an error body."""
+        """Return the id of the audit event. Error responses contain the same id as `request-id`."""
         return request_id(self.time_ms, context.spool.id_prefix, self.number)
 
     @property
@@ -202,7 +202,10 @@ class PendingEvent:
         return None if value is None else value.decode("latin-1")
 
     def take(self, decision: Decision) -> None:
-        """Store the decision of the policy in the audit event. Raise Refusal if the decision is a block."""
+        """Store the decision of the policy in the audit event.
+
+        Raise Refusal if the decision blocks the request.
+        """
         self.verdict = decision.verdict
         self.rule_id = decision.rule_id
         self.logged_rule_ids = decision.logged_rule_ids
@@ -218,10 +221,11 @@ class PendingEvent:
         self.verdict, self.rule_id, self.several_rule_ids = "block", None, ()
 
     def write(self, context: Context) -> bool:
-        """Write the audit event to the spool. Return False if the spool has no room for the event.
+        """Write the audit event to the spool. Return False if the spool has no room for the audit event.
 
-        Without its audit event, the response must not be completed. A request of an unknown application has
-        no audit event. The code that finds the caller unknown also counts and logs the request.
+        If the audit event was not written, the response must not be completed. A request of an unknown
+        application has no audit event. If the caller is unknown, the code that detects this also counts and
+        logs the request.
         """
         if self.written:
             return True

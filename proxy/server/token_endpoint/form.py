@@ -1,4 +1,6 @@
-"""Parse the form of a token request and its client credentials. Define the OAuth errors of RFC 6749.
+"""Parse the form of a token request, and its client credentials.
+
+The module also defines the OAuth errors of RFC 6749.
 
 The module `form` does no input or output.
 """
@@ -18,7 +20,7 @@ _FORM: Final = b"application/x-www-form-urlencoded"
 
 
 class OAuthError(Exception):
-    """Error response of RFC 6749 §5.2."""
+    """An error response of OAuth 2.0 (RFC 6749 §5.2)."""
 
     def __init__(self, status: int, error: str, description: str, *, retry_after: int = 0) -> None:
         super().__init__(description)
@@ -29,7 +31,7 @@ class OAuthError(Exception):
 
 
 def client_credentials_form(content_type: bytes | None, body: bytes) -> dict[str, str]:
-    """Return the fields of a form that requests a token by client credentials. Raise OAuthError."""
+    """Return the fields of a token request's form (grant type `client_credentials`). Raise OAuthError."""
     form = _parse_form(content_type, body)
     grant = form.get("grant_type")
     if grant is None:
@@ -42,7 +44,7 @@ def client_credentials_form(content_type: bytes | None, body: bytes) -> dict[str
 
 
 def id_and_secret(form: dict[str, str], authorization: bytes | None) -> tuple[str, str]:
-    """Return the client id and the client secret, from HTTP Basic or from the form. Raise OAuthError."""
+    """Return client id and client secret, either from HTTP Basic or from the form. Raise OAuthError."""
     if authorization is not None and is_basic(authorization):
         if "client_secret" in form:
             raise OAuthError(
@@ -80,7 +82,7 @@ def _parse_form(content_type: bytes | None, body: bytes) -> dict[str, str]:
 
 
 def _parse_basic(encoded: bytes) -> tuple[str, str]:
-    """Return client id and secret of HTTP Basic (RFC 7617).
+    """Return client id and client secret from HTTP Basic credentials (RFC 7617).
 
     The client id and the secret are form-encoded, as RFC 6749 §2.3.1 requires.
     """

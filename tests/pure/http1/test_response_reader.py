@@ -1,4 +1,4 @@
-"""Tests of upstream responses on one connection (RFC 9112 §4, §6.3, §9.3): heads and bodies."""
+"""Tests of upstream responses that follow each other on one connection (RFC 9112 §4, §6.3, §9.3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EMPTY: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Everything that a response reader returned for one response."""
+    """All results of a response reader for one response."""
 
     statuses: list[int]
     content: bytes
@@ -40,7 +40,7 @@ def expecting(*, to_head_request: bool = False) -> ResponseReader:
 
 
 def read(reader: ResponseReader, pieces: list[bytes]) -> Read:
-    """Feed a response reader piece by piece, as a connection does; no bytes may follow the response's end."""
+    """Feed a response reader piece by piece, as a connection does. No bytes may follow the response."""
     statuses: list[int] = []
     content = b""
     ended = False
