@@ -1,8 +1,8 @@
 """python -m bench.pages: measure the time to the first byte of each console page over many events.
 
-The stored events of the benchmark are from the last day. A directory that the command line names is kept, and
-used again unchanged. The benchmark requests each page several times on one kept-alive connection. The result
-for a page is the median time to the first byte of its response.
+The stored events of the benchmark are from the last day. If the command line names a directory, the benchmark
+keeps the directory, and uses it again unchanged. The benchmark requests each page several times on one
+kept-alive connection. The result for a page is the median time to the first byte of its response.
 """
 
 from __future__ import annotations

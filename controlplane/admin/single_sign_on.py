@@ -1,4 +1,7 @@
-"""Sign-in at an identity provider, whose redirect back is bound to the browser that began the sign-in."""
+"""Sign-in at an identity provider.
+
+The provider's redirect back is bound to the browser that began the sign-in.
+"""
 
 from __future__ import annotations
 

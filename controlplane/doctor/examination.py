@@ -19,7 +19,7 @@ _Look = Callable[[], Sequence[Finding]]
 def examine(settings: Settings, config: Path) -> list[Finding]:
     """Run all checks of the doctor, and mask the secrets of the settings in the findings.
 
-    Each check of the control plane limits its own time.
+    Each check of the doctor limits how long the check runs.
     """
     checks: list[tuple[str, _Look]] = [
         ("settings", lambda: files.settings_and_modes(settings, config)),

@@ -214,7 +214,7 @@ class Classifier:
                     yield Touch(name, "certain", f"{word} hands it over")
 
     def _told_by_body(self, words: Iterable[str | None]) -> frozenset[str]:
-        """Return the resource classes of the report that depend on the body of an operation."""
+        """Return those resource classes of the report that depend on the body of an operation."""
         named = (TOLD_BY_BODY.get((word or "").rpartition(".")[2].lower(), _NO_CLASSES) for word in words)
         return frozenset(each.name for each in self._classes).intersection(frozenset().union(*named))
 

@@ -447,8 +447,8 @@ async def _listener(address: Address) -> socket.socket:
 
     The function retries until it can listen on the address.
 
-    At the first start, the supervisor makes sure that the address is free. If another program takes the
-    address after an agent has died, the new agent lacks only the admin listener.
+    At the first start, the supervisor makes sure that the address of the admin listener is free. If another
+    program takes the address after an agent has died, the new agent lacks only the admin listener.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     is_active = False

@@ -240,7 +240,7 @@ class PathTree(Generic[T]):
 
 
 def take_apart(root: Node[T]) -> Generator[None, None, None]:
-    """Empty a pattern tree that is no longer used, and yield often between the steps.
+    """Empty a pattern tree that is no longer used. This generator yields often, between small steps.
 
     To free ten thousand rules of a tree at once would take milliseconds.
     """

@@ -90,7 +90,7 @@ def cli(config: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 def facts(config: Path, *arguments: str) -> Any:
-    """Run a command of the control plane, which must succeed.
+    """Run a command of the control plane, and check that the command succeeds.
 
     Return the parsed JSON that the command prints with its option --json.
     """

@@ -28,7 +28,10 @@ _VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROX
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGraph]:
-    """Start a TLS server without an admin API, whose certificate authority the test process trusts."""
+    """Start a TLS server without an admin API.
+
+    The test process trusts the certificate authority of the server.
+    """
     authority = CertificateAuthority(tmp_path / "certificates")
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)

@@ -158,7 +158,7 @@ def serve(connection: socket.socket) -> NoReturn:
 
 
 def _warm_up() -> None:
-    """Run a command, so that its caches exist before any fork."""
+    """Run a command once, so that the caches that the command fills exist before any fork."""
     from controlplane.cli import main
 
     for name in _PRINTS_TABLES:

@@ -1,4 +1,4 @@
-"""Tests of the start: every mistake gives one line and status 2, and any user can start the proxy.
+"""Tests of the proxy's start: each mistake gives one line and status 2; any user can start the proxy.
 
 With the option `--check`, the program reports the same mistakes without a start, and shows no secret.
 """

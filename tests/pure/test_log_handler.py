@@ -13,7 +13,7 @@ from proxy.wire.log_handler import LineHandler
 
 
 class Pipe:
-    """A fake pipe with room for a number of bytes, which counts waits for room."""
+    """A fake pipe that has room for a given number of bytes, and counts the waits for room."""
 
     def __init__(self, room: int) -> None:
         self.room = room

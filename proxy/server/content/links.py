@@ -283,8 +283,8 @@ def _in_header(authority: bytes, path: bytes) -> bytes:
 def _spelled_authority(authority: bytes) -> bytes:
     """Return a pattern for every spelling of a host and its port.
 
-    A dot at the end of the host names the DNS root (RFC 3986 §3.2.2). The default port of the scheme may be
-    written or omitted.
+    A dot at the end of the host names the DNS root (RFC 3986 §3.2.2). An address may contain the default port
+    of its scheme, or omit this port.
     """
     found = re.search(rb":([0-9]+)\Z", authority)
     host = authority[: found.start()] if found else authority
