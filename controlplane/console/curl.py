@@ -17,9 +17,9 @@ _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 def curl_of(event: Mapping[str, Any]) -> str | None:
     """Return a POSIX shell command that sets $PROXY and $TOKEN, or None for an incomplete target.
 
-    Neither curl nor the shell may interpret the request target. The command disables curl's globbing and its
-    removal of dot segments. The shell receives the target within single quotes. The command contains no
-    control characters that a terminal would interpret.
+    Neither curl nor the shell may interpret the request target. The command disables curl's globbing and
+    curl's removal of dot segments. The shell receives the target within single quotes. The command contains
+    no control characters that a terminal would interpret.
     """
     method, target = text_of(event, "method"), full_path(event)
     if not method or not target.startswith("/") or is_cut(target):

@@ -79,7 +79,7 @@ def rule_places(text: str) -> tuple[RulePlace, ...]:
 
 
 def listing(text: str, places: Iterable[RulePlace] = ()) -> tuple[Line, ...] | None:
-    """Return the lines of a ruleset's text, or None if the text is too long to show line by line."""
+    """Return the lines of a ruleset's text, or None if the text is too long for a display line by line."""
     lines = text.splitlines()
     if len(lines) > MAX_LISTED_LINES:
         return None

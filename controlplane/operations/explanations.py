@@ -36,7 +36,7 @@ class AttemptFacts(msgspec.Struct, rename="camel"):
 
 
 class ReadingFacts(msgspec.Struct, rename="camel"):
-    """One interpretation of the request target, with the rules in the order in which they were tried."""
+    """One interpretation of the request target, with the rules that the proxy tried, in order."""
 
     paths: tuple[str, ...]
     importance: str  # certain, shadow, slash

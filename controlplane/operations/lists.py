@@ -37,7 +37,7 @@ class ListRequest(Request, kw_only=True):
 class ListResponse(Response, kw_only=True):
     """Response to a request for a list.
 
-    The members for paging are present only if the request is for one page.
+    The request members for paging are present only if the request is for one page.
     """
 
     next: str | UnsetType | None = UNSET  # cursor of the next page; null: this is the last page

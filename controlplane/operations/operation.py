@@ -1,4 +1,4 @@
-"""Operations: their name, their place in the admin API, and the function that performs an operation.
+"""Operations: the operation's name, its place in the admin API, and the function that performs it.
 
 The function of an operation takes a context, an actor and a typed request, and returns a typed response. The
 function of an operation checks the actor's role itself, because only the function finds the organisation of a
@@ -30,7 +30,7 @@ class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class Response(msgspec.Struct, rename="camel"):
-    """Typed response of an operation, which is sent as JSON.
+    """Typed response of an operation. The response is sent as JSON.
 
     The JSON of a response is equal on the command line and in the admin API.
     """

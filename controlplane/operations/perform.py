@@ -87,7 +87,7 @@ async def _end(context: OperationContext, position: int, outcome: str) -> None:
 def masked(request: Request) -> str:
     """Return a request as JSON for the operator log, with masked secrets.
 
-    In every other member, a secret that this system made is shortened to its prefix.
+    In a member that is not masked, a secret that this system made is shortened to its prefix.
     """
     secrets = _secret_members(type(request))
     members: dict[str, Any] = msgspec.to_builtins(request)

@@ -1,4 +1,4 @@
-"""Suggests the smallest ruleset that would have allowed the recorded requests of an application."""
+"""Finder of the smallest ruleset that would have allowed the recorded requests of an application."""
 
 from __future__ import annotations
 

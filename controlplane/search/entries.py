@@ -73,7 +73,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Columns by name with one value for each event, and the tokens of each event as one line of text."""
+    """Columns by name, each with one value per event, and the tokens of each event as one line of text."""
 
     columns: Mapping[str, Sequence[Any]]
     lines: Sequence[str]

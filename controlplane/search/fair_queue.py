@@ -52,7 +52,7 @@ class FairQueue:
             raise
 
     def _leave(self) -> None:
-        """Give the slot of a finished job to the next waiting job, if a job waits."""
+        """Give the slot of a finished job to the job that waits next, if any job waits."""
         while self._waiting:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)

@@ -15,7 +15,7 @@ MAX_TOP = 100  # largest number of values of one facet
 
 
 class Event(Protocol):
-    """An accepted event as the store returns it."""
+    """An accepted event, in the form in which the store returns it."""
 
     @property
     def position(self) -> int: ...
@@ -45,7 +45,7 @@ class OutboxStore(Protocol):
 class IndexUnavailableError(Exception):
     """Error because the search index can't respond or accept events now.
 
-    A retry of the same call to the index may succeed.
+    A retry of the failed call to the index may succeed.
     """
 
 
@@ -75,7 +75,7 @@ class CursorError(ValueError):
 class SearchQuery:
     """A search for events of some organisations.
 
-    `orgs` has no default, so that each caller must pass a value; None means all organisations.
+    `orgs` has no default, so that each caller must pass a value. The value None means all organisations.
     """
 
     org_ids: tuple[str, ...] | None
@@ -88,7 +88,7 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """A page of events as the proxy wrote them, newest first, and the cursor of the next page.
+    """A page of events as the proxy wrote the events, newest first, and the cursor of the next page.
 
     If the events are large, a page has fewer events than were requested.
     """
@@ -125,7 +125,7 @@ class Histogram:
 
 class SearchIndex(Protocol):
     async def outbox_name(self) -> str:
-        """Return the name under which the store's outbox keeps the position of this index.
+        """Return the name of this index in the store's outbox, which keeps the index's position.
 
         A new, empty index has a name that no earlier index had.
         """

@@ -92,7 +92,7 @@ class _Connection:
         return await self.run("BEGIN", on_current)
 
     async def close(self) -> None:
-        """Close the connection and end its thread, even if the caller is cancelled."""
+        """Close the connection and end the thread of the connection, even if the caller is cancelled."""
         closing = self._thread.submit(self._db.close)
         self._thread.shutdown(wait=False)
         await asyncio.wrap_future(closing)
@@ -249,8 +249,8 @@ def _put_aside(path: Path) -> Path:
 def _create_private(path: Path) -> None:
     """Create the index file with a private mode, which SQLite also gives to its own files (-wal, -shm).
 
-    This function does not open an index file that exists already. Closing the index file would release the
-    POSIX locks that SQLite has on the file in this process. Without the locks, another process could remove
+    This function does not open an index file that exists already. If this process closed the index file, it
+    would release the POSIX locks that SQLite has on the file. Without the locks, another process could remove
     the SQLite log that is in use.
     """
     make_directory(path.parent)

@@ -107,6 +107,6 @@ class Attempts:
 
 
 def masked(words: str, secrets: set[str]) -> str:
-    """Return text from a sink on one line, shortened and without the secrets of the settings."""
+    """Return text from a sink on one line, shortened, and with the secrets of the settings removed."""
     words = "".join(each if each.isprintable() else " " for each in hidden(words, secrets))
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 1] + "…"

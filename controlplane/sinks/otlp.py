@@ -98,7 +98,10 @@ class OtlpSink:
         return Sent(tuple(Refusal(each.position, reason) for each in events))
 
     async def test(self) -> str:
-        """Send an export request without log records, which each collector handles like any other request."""
+        """Send an export request without log records.
+
+        Every collector handles this request like any other request.
+        """
         await self._export([])
         return "the collector accepts log records"
 

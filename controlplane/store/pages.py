@@ -41,7 +41,7 @@ Standing = Literal["active", "retired", "any"]
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """A selection of the rows of a list, their order, and the size of the page."""
+    """A selection of the rows of a list, the order of the rows, and the number of rows per page."""
 
     sort: str = "name"  # one of the list's columns
     descending: bool = False

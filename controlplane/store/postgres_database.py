@@ -6,9 +6,9 @@ waits until the first job releases its lock. So a job that reads rows before it 
 database with a single writer. Jobs of one process that need the same lock wait without using a thread. So an
 organisation with many waiting jobs does not use up the threads that the jobs of other organisations need.
 
-A job runs again only if none of its changes can have been committed. If the connection is lost during the
-commit, the caller gets a StoreError. The proxy then sends the batch again, and the batch id shows whether the
-batch is stored already.
+A job runs again only if none of its changes can have been committed. If the database connection is lost
+during the commit, the caller gets a StoreError. The proxy then sends the batch again, and the batch id shows
+whether the batch is stored already.
 
 Positions of events come from a sequence, so a transaction may commit after another transaction with higher
 positions. A reader of events in the order of positions must not read past the uncommitted positions. Every

@@ -37,7 +37,7 @@ class SinkStore(Protocol):
     """Storage of the progress of sinks, and of the events that sinks refused permanently."""
 
     async def begin_sink(self, sink: str, *, at_newest: bool) -> SinkState:
-        """Return the stored state of a sink. If the sink is new, store its first state.
+        """Return the stored state of a sink. If the sink is new, store the sink's first state.
 
         A new sink begins after the newest event, or before the oldest event.
         """
@@ -143,7 +143,7 @@ class NoticeStore(Protocol):
 
     async def purge_notices(self, before_ms: int) -> int: ...
     async def begin_webhook(self, name: str, *, at_newest: bool) -> SinkState:
-        """Return the stored state of a webhook. If the webhook is new, store its first state.
+        """Return the stored state of a webhook. If the webhook is new, store the webhook's first state.
 
         A new webhook begins after the newest notice, or before the oldest notice.
         """

@@ -411,7 +411,8 @@ class Collector:
     def _without_segment(self, stream: str, numbers: list[int]) -> bool:
         """Handle a spool stream without a readable segment.
 
-        Either the next segment does not exist yet, or the stream has ended and its cursor can be removed.
+        Either the next segment does not exist yet, or the stream has ended and the cursor of the stream can
+        be removed.
         """
         if numbers or not self._has_stood(stream):
             return False

@@ -149,7 +149,7 @@ class Enrolment:
             self._changed.set()
 
     def close(self) -> None:
-        """Release the lock of the identity file, so that another process can use the file."""
+        """Release the lock of the identity file, so that another process can use the identity file."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

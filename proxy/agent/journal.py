@@ -75,8 +75,8 @@ class JournalStatus:
 def waiting(retention: Path) -> tuple[int, int | None]:
     """Return the number of undelivered events in the journals, and the time of the oldest event in ms.
 
-    This function only reads the files, so any process may call it. Raise OSError or NewerState if the files
-    can't be read.
+    This function only reads the files, so any process may call it. Raise OSError or NewerState if the journal
+    files can't be read.
     """
     state = StateFile(retention).load() or State()
     oldest: list[int] = []
@@ -207,7 +207,7 @@ class Journal:
     def plan(self, org_id: str, *, max_events: int | None, max_bytes: int) -> Batch | None:
         """Return the batch to send now: the current batch, or a new batch.
 
-        A new batch is saved before its id is sent.
+        A new batch is saved before the proxy sends the id of the batch.
         """
         organisation = self._organisation(org_id)
         while not organisation.batches and self._head_file(org_id, organisation) is not None:
@@ -340,7 +340,7 @@ class Journal:
                 yield msgspec.structs.replace(gap, first=first, last=gap.last - earlier)
 
     def verify_files(self) -> None:
-        """Detect deleted or truncated journal files, even before their events are due to be sent."""
+        """Detect deleted or truncated journal files before the events of these files are due to be sent."""
         before = self.state.missing
         for org_id, organisation in self.state.organisations.items():
             for file in list(organisation.files):
@@ -367,7 +367,7 @@ class Journal:
 
     @property
     def held_bytes(self) -> int:
-        """Number of bytes that would be free if all journals were dropped."""
+        """Number of bytes that would be free if the agent dropped all journals."""
         return sum(file.length for each in self.state.organisations.values() for file in each.files)
 
     def drop_oldest(self) -> int:
@@ -499,7 +499,7 @@ class Journal:
     def _consumed_files(self, organisation: OrganisationState, least: int | None = None) -> list[JournalFile]:
         """Remove completely sent files of an organisation from the state.
 
-        The last journal file of an organisation is removed only if it has at least `least` bytes.
+        The last journal file of an organisation is removed only if the file has at least `least` bytes.
         """
         if least is None:
             least = self._file_bytes // _IDLE_SHARE

@@ -1,8 +1,9 @@
 """Keys from the vault for proxy tokens: the key version that signs now, and the other accepted versions.
 
-Every proxy of a fleet derives the same keys from the vault alone, no matter when the proxy started. A newer
-version of the key is accepted once the proxy has read it. The newer version signs only when every other proxy
-has had time to read it. The older version is accepted until the last token that it signed has expired.
+Every proxy of a fleet derives the same keys from the vault alone, no matter when the proxy started. A proxy
+accepts a newer version of the key as soon as the proxy has read the version. The newer key version signs only
+when every other proxy has had time to read it. The older key version is accepted until the last token that it
+signed has expired.
 """
 
 import asyncio

@@ -110,7 +110,8 @@ def compile_ruleset(
 ) -> CompiledRuleset:
     """Compile a ruleset in one go, without pauses for the event loop.
 
-    `check_of` compiles each part of a rule to its check; the default is `compile_part`.
+    The function `check_of` compiles each part of a rule to the check of that part; the default is
+    `compile_part`.
     """
     slices = compile_in_slices(ruleset, check_of, schemas)
     while True:

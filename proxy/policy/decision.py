@@ -1,4 +1,4 @@
-"""Derive the verdict and its reason from the facts of a request and of the response.
+"""Derive the verdict and the reason for the verdict from the facts of a request and of the response.
 
 An evaluation plan contains the rules for one HTTP method and one path. An evaluation plan has one lane for
 each interpretation of the path. A lane is a list of rules in file order, evaluated until a rule decides. The
@@ -93,7 +93,10 @@ NOTHING: Final = Decision("allow", "default", reason="default")
 
 @dataclass(slots=True)
 class Lane:
-    """Rules for one path interpretation, in file order; `constant` is a decision that needs no check."""
+    """Rules for one interpretation of the path, in file order.
+
+    `constant` is a decision that needs no check.
+    """
 
     importance: Importance
     steps: tuple[Step, ...]
@@ -488,8 +491,8 @@ def _strictest(first: Decision, second: Decision, *, in_order: bool = True) -> D
 
     `block` is stricter than `filter`, and `filter` stricter than `allow`.
 
-    `in_order` is False if the rule of the second decision precedes the rule of the first decision in the
-    file.
+    `in_order` is False if, in the file, the rule of the second decision stands before the rule of the first
+    decision.
     """
     by_rule = first.reason == "default" and second.reason != "default"
     if second.verdict == "block" and (first.verdict != "block" or by_rule):

@@ -202,7 +202,7 @@ def _has_stream(model: ResourceModel, type_: int) -> bool:
 
 
 def response_may_hold(things: Things, path: ReachedPath) -> bool:
-    """Return True if the response may contain an object of a named thing even without `$expand`."""
+    """Return True if the response may contain an object that the rule names, even without `$expand`."""
     if not path.certain:
         return True
     if not path.steps:
@@ -309,7 +309,7 @@ def named_step(path: ReachedPath, at: int) -> str:
 
 
 def told(path: ReachedPath) -> str:
-    """Describe for people the things on the path, such as `user → message (user.messages, contained)`."""
+    """Describe the schema things on a path for people, as in `user → message (user.messages, contained)`."""
     model = path.model
     texts: list[str] = []
     before = _NONE

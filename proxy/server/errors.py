@@ -36,7 +36,7 @@ STATUS_OF: Final[dict[str, int]] = {
 
 
 class Refusal(Exception):
-    """Refusal that ends an exchange with a response of the proxy.
+    """Refusal that ends an exchange with a response that the proxy makes.
 
     `code` is a key of `STATUS_OF`; `reason` is a code of `proxy.wire.audit_event.REASONS`. `close` means that
     the connection cannot be used afterwards, because the start of the next request is unknown.

@@ -69,7 +69,7 @@ class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_
 class Proving(msgspec.Struct, frozen=True, rename="camel", tag="proving", tag_field="state"):
     """State of an identity that has received new keys from the control plane.
 
-    The identity keeps its old keys until the control plane has accepted the new keys once.
+    The proxy keeps its old keys until the control plane has accepted the new keys once.
     """
 
     keys: Keys
@@ -166,7 +166,7 @@ def secrets_in(path: Path) -> list[str]:
 
 
 def keys_of(identity: IdentityState | None) -> Keys | None:
-    """Return the API key and HMAC secret for signed calls; None if the proxy is not enrolled."""
+    """Return the API key and HMAC secret for signed calls, or None if the proxy is not enrolled."""
     return None if identity is None or isinstance(identity, Enrolling) else identity.keys
 
 

@@ -38,7 +38,7 @@ def _mac(secret: bytes, head: bytes, body: bytes) -> str:
 def verify(secret: bytes, timestamp: str, body: bytes, signature: str) -> bool:
     """Return whether `signature` is the signature of the given request.
 
-    The comparison of both signatures takes constant time. Any text is allowed as a signature; this function
+    The comparison of both signatures takes constant time. Any text is allowed as a signature. This function
     never raises an exception.
     """
     if not timestamp.isascii() or _SIGNATURE.fullmatch(signature) is None:

@@ -43,7 +43,7 @@ class Console:
     async def to_callback(self, wanted: str = "/") -> str:
         """Begin a sign-in at the console and consent at the provider.
 
-        Return the URL to which the provider sends the browser back.
+        Return the URL to which the identity provider sends the browser back.
         """
         status, to_provider, _ = await self.browser.get(f"{self.address}/login/single-sign-on?next={wanted}")
         assert status == 303

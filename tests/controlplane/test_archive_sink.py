@@ -76,7 +76,10 @@ async def test_events_are_archived_once_they_have_waited_long_enough(
 async def test_a_crash_anywhere_leaves_each_event_once(
     either_store: SqlStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More events arrive between the crash and the next start, which writes the fixed range."""
+    """More events arrive between the crash and the next start.
+
+    The next start writes the range that was fixed before the crash.
+    """
     objects, sent = MemoryObjects(), 0
     for crash_at in range(4):  # crash before and after each of the two objects, and before the cursor moves
         sent += len(await put(either_store, "org-a", range(sent, sent + 5)))

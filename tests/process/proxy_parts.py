@@ -1,4 +1,4 @@
-"""Helpers for tests of the whole proxy: its processes, a recording client, and the events that arrived."""
+"""Helpers for tests of the whole proxy: the proxy's processes, a recording client, and the arrived events."""
 
 from __future__ import annotations
 

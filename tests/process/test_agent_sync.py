@@ -109,7 +109,10 @@ async def test_an_unchanged_response_is_a_304_and_refreshes_the_age(
 async def test_a_snapshot_that_is_another_s_is_written_again_when_it_is_confirmed(
     tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root may restore the snapshot from a backup: the agent can read the file, but not set its times."""
+    """Root may restore the snapshot from a backup.
+
+    Then the agent can read the snapshot file, but cannot set its times.
+    """
     cache = tmp_path / "snapshot.json"
     clock = [1_800_000_000.0]
     async with syncing(control, cache, Announcements(), clock=lambda: clock[0]) as sync:

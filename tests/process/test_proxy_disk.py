@@ -369,7 +369,10 @@ def _tear_spool(audit: Path) -> None:
 
 
 async def test_a_directory_that_was_lost_leaves_a_trace(tmp_path: Path) -> None:
-    """The directory's unsent events are lost, and their numbers are assigned again to other events."""
+    """The directory loses its unsent events.
+
+    The sequence numbers of these events are assigned to other events.
+    """
     async with whole_system(tmp_path, workers=1) as system:
         async with client_of(system) as client:
             assert (await client.get("/v1.0/echo/before")).status == 200

@@ -1,6 +1,6 @@
 """Tests that the files that a proxy creates as root belong to the user of the service.
 
-If the file belongs to another user than the proxy's, the error of the proxy names the file.
+If the file belongs to another user than the proxy, the proxy's error message names the file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def test_what_a_proxy_makes_as_root_belongs_to_the_owner_of_the_directory(
 
 @pytest.fixture
 def nobodys(config: Path, open_directory: Path) -> Path:
-    """Return the settings of a proxy that runs as the user nobody, in its own directory."""
+    """Return the settings of a proxy that runs as the user nobody, in a separate directory."""
     for name in ("server.pem", "server.key", "proxy.toml"):
         shutil.copy(config.parent / name, open_directory / name)
         os.chown(open_directory / name, NOBODY, NOBODY)

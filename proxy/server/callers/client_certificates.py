@@ -29,7 +29,8 @@ _AT_ONCE: Final = 50  # certificates to read before yielding to the event loop, 
 class CertificateRefused(Exception):
     """A client certificate that does not authenticate an application.
 
-    `problem` is one of CREDENTIAL_PROBLEMS. `credential_id` names the credential, if one was found.
+    `problem` is one of CREDENTIAL_PROBLEMS. `credential_id` names the credential of the certificate, if a
+    credential was found.
     """
 
     def __init__(self, problem: str, credential_id: str | None = None) -> None:

@@ -20,7 +20,7 @@ class RequestHandler:
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
-        """End the request with a response of the proxy, or abort a response that has begun."""
+        """End the request with a response that the proxy makes, or abort a response that has begun."""
         raise NotImplementedError
 
     def client_left(self) -> None:

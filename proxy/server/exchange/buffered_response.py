@@ -38,7 +38,7 @@ BUFFER_CODED_BYTES: Final = 2 * 1024 * 1024
 
 
 class BufferedForRules(ResponseBody):
-    """Response body that rules or a filter read only when it is complete.
+    """Response body that rules or a filter read only after the body is complete.
 
     The client receives the body only after rules and filters have read it, unless only log rules need the
     body.
