@@ -267,7 +267,7 @@ class IndexWriter:
     def _next_parsed(self) -> list[Parsed]:
         """Return the parsed events whose positions directly follow the index's position.
 
-        Discard the parsed events that the index has already.
+        Discard parsed events that the index already has.
         """
         for position in [each for each in self._parsed if each <= self._position]:
             self._forget(position)

@@ -416,7 +416,7 @@ def facts_of(response: msgspec.Struct) -> dict[str, Any]:
 
 
 def org_names(cli: Cli) -> dict[str, str]:
-    """Return the names of the organisations that the operator may see, by ID."""
+    """Return a mapping from the ID to the name of each organisation that the operator may see."""
     from controlplane.operations import orgs
 
     return {org.org_id: org.name for org in cli.call(orgs.list_all, orgs.ListOrgs()).orgs}

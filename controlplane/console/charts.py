@@ -333,7 +333,7 @@ class Range:
 
 
 def strip(whole: int, blocks: Sequence[Range], label: str) -> Markup:
-    """Draw the numbers from 1 to `whole` as a bar in which even a single number is visible."""
+    """Draw the event numbers from 1 to `whole` as a bar in which even a single number is visible."""
     parts = [
         Markup('<rect class="fill-{}" x="{}" y="0" width="{}" height="10"><title>{}</title></rect>').format(
             each.kind,

@@ -38,14 +38,14 @@ Outcome = tuple[bool, Any]
 
 
 class RunFailed(Exception):
-    """The function that ran in the worker process raised an unexpected exception.
+    """Error because the function that ran in the worker process raised an unexpected exception.
 
     The message of the error is the traceback of the exception in the worker process.
     """
 
 
 class ProcessDied(Exception):
-    """The worker process ended before it returned a result.
+    """Error because the worker process ended before it returned a result.
 
     The message of the error says how the process ended.
     """

@@ -418,7 +418,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def rfc3339_ms(text: str) -> int | None:
-    """Return the milliseconds since 1970 of an RFC 3339 time, or None for another text.
+    """Return the milliseconds since 1970 of an RFC 3339 time, or None if the text is not such a time.
 
     A time without an offset is UTC. The result is None if the text is not an RFC 3339 time. The result is
     also None if the time has no valid year in UTC, because such a time could not be written again.

@@ -402,7 +402,7 @@ class Sync:
         return max((each for each in candidates if _instant(each) <= latest), key=_instant, default=None)
 
     def _latest(self) -> datetime:
-        """Return the latest time that `generatedAt` may have.
+        """Return the latest time that the field `generatedAt` of a sync response may have.
 
         If the clocks of the proxy and the control plane differ by more than this limit, the proxy's signed
         request already fails.

@@ -57,7 +57,7 @@ _BETWEEN_BASE64: Final = b" \t\r\n"  # blanks, which many decoders skip
 
 
 class MalformedBatch(ValueError):
-    """The body is not a $batch, or parsers can read it in more than one way."""
+    """Error because the body is not a $batch, or because parsers can read the body in more than one way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +189,10 @@ def merged_response(
     """Return the response to the whole $batch, with responses of the upstream and of the proxy.
 
     `body` is the response that the upstream sent; its array of responses is replaced. `order` has the ids of
-    all sub-requests in their order. `finished` has the id and the text of each upstream response; the result
-    keeps the order of these responses. `own` has the texts of the proxy's own responses by the ids of their
-    sub-requests. Each response in `own` is placed before the upstream response that comes next in `order`.
+    all sub-requests in the order of the batch. `finished` has the id and the text of each upstream response;
+    the result keeps the order of these responses. `own` has the texts of the proxy's own responses by the ids
+    of their sub-requests. Each response in `own` is placed before the upstream response that comes next in
+    `order`.
     """
     responded = {part_id for part_id, _ in finished}
     before: dict[str, list[bytes]] = {}

@@ -167,7 +167,7 @@ async def test_response_rules_evaluate_status_and_headers(
 
 
 async def test_a_response_is_not_held_for_the_shadow(tmp_path: Path) -> None:
-    """The client receives the head and the first bytes while the upstream still has the rest."""
+    """The client receives the response's head and first bytes before the upstream has sent the rest."""
     rest = asyncio.Event()
 
     async def script(peer: UpstreamPeer) -> None:

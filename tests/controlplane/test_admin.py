@@ -28,7 +28,7 @@ HASHED = CHEAP.hash(PASSWORD)
 
 @dataclass
 class Browser:
-    """A client that keeps its cookie and sends the headers of a browser."""
+    """HTTP client that keeps the session cookie and sends the headers of a browser."""
 
     session: aiohttp.ClientSession
     url: str

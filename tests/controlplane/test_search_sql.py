@@ -40,7 +40,7 @@ from tests.controlplane.search_events import (
 
 
 class PlainTable:
-    """Dialect of a very simple table: a column of folded text for each field, or JSON for several values."""
+    """SQL dialect of a test table: one column of folded text for each field, or JSON for several values."""
 
     org, time, position = "org_id", "time_ms", "position"
 

@@ -47,7 +47,7 @@ class Peak:
 
 
 async def a_session(system: System) -> tuple[aiohttp.ClientSession, Peak]:
-    """Start a client session, and return it with the memory of the only worker after warm-up."""
+    """Start a client session, and return the session with the memory of the only worker after warm-up."""
     async with client_of(system) as client:
         token = client.token
     connector = aiohttp.TCPConnector(ssl=system.client_context(), limit=1)

@@ -86,7 +86,7 @@ def json_of(value: Any) -> bytes:
 def test_an_upstream_401_is_never_the_applications_fault(live: Live) -> None:
     """If the upstream responds 401, the proxy fetches a new upstream token and sends the request once more.
 
-    If the upstream refuses the new token too, the response is 502 `upstreamError`.
+    If the upstream also refuses the second upstream token, the response is 502 `upstreamError`.
     """
     live.upstream_says("/v1.0/open/refused", b"{}", [("WWW-Authenticate", "Bearer error=x")], 401)
     acquired = live.system.identity.acquisitions

@@ -1,4 +1,4 @@
-"""Tests of a filter's hidden and remaining properties, and of bodies that it can't read."""
+"""Tests of filters: hidden and remaining properties, and bodies that the filter can't read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that identity libraries get the proxy's tokens with changed settings, and drop revoked tokens."""
+"""Tests that identity libraries, with other settings, get the proxy's tokens and drop revoked tokens."""
 
 from __future__ import annotations
 

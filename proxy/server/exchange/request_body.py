@@ -123,7 +123,7 @@ class RequestBody:
         return piece if self.length >= 0 else framed_chunk(piece, self.whole)
 
     def readable(self, head: RequestHead, limit: int) -> bytes:
-        """Return the request body as rules read it, without its content codings.
+        """Return the request body in the form that rules read: without its content codings.
 
         Raise Refusal if the body is not in UTF-8 or cannot be decompressed. Raise Refusal also if the
         decompressed body is longer than `limit` bytes.

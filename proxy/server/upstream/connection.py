@@ -23,7 +23,7 @@ MAX_AGE_SECONDS: Final = 300.0
 
 
 class Sending(Enum):
-    """State of the request that a connection sends."""
+    """Progress of the request that an upstream connection sends."""
 
     IDLE = "idle"  # nothing of the request was sent
     QUEUED = "queued"  # the whole request is sent when the loop iteration ends
@@ -90,7 +90,7 @@ class UpstreamUser:
         raise NotImplementedError
 
     def upstream_queue_full(self) -> None:
-        """End the request, because too many users wait for an upstream connection."""
+        """End the request, because too many requests wait for an upstream connection."""
         raise NotImplementedError
 
     def upstream_full(self) -> None:
@@ -132,7 +132,7 @@ class ConnectionOwner:
     iteration: LoopIteration
 
     def release(self, upstream: UpstreamConnection) -> None:
-        """Take back an upstream connection that can serve another user."""
+        """Take back an upstream connection that can serve another request."""
         raise NotImplementedError
 
     def discard(self, upstream: UpstreamConnection) -> None:
@@ -239,7 +239,7 @@ class UpstreamConnection(BatchedConnection):
         self.transport.write(data)
 
     def send_whole(self, data: bytes) -> None:
-        """Write a complete request when the loop iteration ends."""
+        """Write a complete request at the end of the event loop iteration."""
         self._sending = _QUEUED
         self._await_upstream()
         self._queued_output = data
