@@ -1,4 +1,4 @@
-"""Start the engines of a search index for a measurement."""
+"""Start search engines, to measure the search index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class IndexSettings:
 
 @contextmanager
 def engine(kind: str, directory: Path) -> Iterator[IndexSettings]:
-    """Start the search engine over files in the directory, if the engine is a server."""
+    """Start the search engine with its files in the directory, if the engine is a server process."""
     if kind == "clickhouse" and SERVER_URL:
         yield IndexSettings(kind, SERVER_URL)
     elif kind == "clickhouse":

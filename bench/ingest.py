@@ -101,7 +101,7 @@ async def ready(address: str) -> None:
 def one_run(
     directory: Path, port: int, count: int, settings: IndexSettings | None
 ) -> tuple[float, float, float, float]:
-    """Return CPU and wall seconds until the last response, and then until every event is found."""
+    """Return CPU seconds and elapsed seconds until the last response, and until all events are found."""
     config = directory / "controlplane.toml"
     config.write_text(
         SETTINGS.format(port=port) + UNLIMITED + (NO_INDEX if settings is None else settings.section)

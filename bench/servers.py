@@ -24,7 +24,7 @@ _TICK: Final = 1_000_000 / os.sysconf("SC_CLK_TCK")  # microseconds per clock ti
 
 
 def _on_core(core: int) -> None:
-    """Pin the process to one processor core. This function runs in a child process before exec."""
+    """Pin the process to one processor core. The child process calls this function before exec."""
     os.sched_setaffinity(0, {core})
     end_with_parent()
 

@@ -76,7 +76,7 @@ def percentile(latency: Latency, share: float) -> float | None:
 def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
     """Return the times in ms when the proxy restarted, oldest first.
 
-    At a restart, the reported uptime decreases.
+    If the reported uptime decreases, the proxy has restarted.
 
     `heartbeats` contains pairs of a receipt time and a heartbeat, oldest first.
     """
@@ -117,7 +117,7 @@ def _rate(requests: int, start_ms: int, end_ms: int) -> float:
 
 @lru_cache(1024)  # The end of a window is the start of the next one.
 def _ms(text: str) -> int | None:
-    """Return a time in ms; None if the text is not a time, or UTC has no year for the time."""
+    """Parse a time to ms. Return None if the text is not a time, or if its year in UTC is out of range."""
     try:
         return milliseconds(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError, OSError):

@@ -75,7 +75,7 @@ class Ingest:
         clock: Clock,
         on_stored: Callable[[Parsed | None], None],
     ) -> None:
-        """Initialise the ingestion, with a callback for stored events.
+        """Initialise the ingestion of events, which calls `on_stored` after it has stored events.
 
         If all events are stored exactly as the proxy sent them, `on_stored` receives the parsed events;
         otherwise it receives None.
@@ -88,7 +88,7 @@ class Ingest:
     async def accept(self, proxy_id: str, allowed_orgs: Collection[str], body: bytes) -> tuple[str, Outcome]:
         """Store a batch of audit events, and return the batch id and the outcome.
 
-        A stored batch is on disk before this method returns.
+        If this method stores the batch, the batch is on disk before the method returns.
         """
         batch, known = parse_batch(proxy_id, body, self._clock.wall_ms())
         if batch.org_id not in allowed_orgs:

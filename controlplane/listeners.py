@@ -1,4 +1,4 @@
-"""Binds the listening sockets of all sections of the settings, before the store is opened."""
+"""Binds the listening sockets of all settings sections before the control plane opens the store."""
 
 from __future__ import annotations
 

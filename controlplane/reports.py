@@ -2,8 +2,8 @@
 
 The code of this module does no I/O itself.
 
-Every member of a report is optional. Each JSON member of a report must have the right type, and each number
-must be plausible. The stored text of a report keeps members that this release does not know.
+All JSON members of a report are optional. Each JSON member of a report must have the right type, and each
+number must be plausible. The stored text of a report keeps members that this release does not know.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _BYTES: Final = 32
 
 
 def masked_token(session_id: str) -> str:
-    """Return random bytes, followed by the CSRF token of the session XOR these bytes."""
+    """Return random bytes, followed by the result of XOR between these bytes and the session's CSRF token."""
     mask = secrets.token_bytes(_BYTES)
     return (mask + _xor(mask, _token(session_id))).hex()
 

@@ -112,7 +112,7 @@ class Cause(Enum):
 
 
 class SignInFailed(Exception):
-    """A sign-in at the identity provider failed. The text of the exception is one line for the log.
+    """A sign-in at the identity provider failed. The exception's text is one line for the log.
 
     `details` are facts for the operator log, such as the provider's reason. `operator` is the operator that
     the person tried to sign in as, or None if the operator is unknown.
@@ -148,7 +148,10 @@ def check_enabled(operator: Operator, details: Mapping[str, str]) -> None:
 
 
 def said(text: object) -> str:
-    """Return a text from the provider with unsafe characters escaped, truncated to the limit with a mark."""
+    """Return a text from the provider with unsafe characters escaped.
+
+    A mark shows if the text was truncated.
+    """
     safe = escaped(text if isinstance(text, str) else repr(text))
     return safe if len(safe) <= _LONGEST else f"{safe[:_LONGEST]}…({len(safe) - _LONGEST} more characters)"
 

@@ -211,7 +211,7 @@ def apply(
 
 
 def _with_way_out(failed: CommandFailed, file: Path, org: str) -> CommandFailed:
-    """Add the next step to the error that the active version is not the expected version."""
+    """Add advice about the next step to the error for an active version that is not the expected version."""
     conflict = re.fullmatch(r"ruleset (.+): version ([0-9]+) is active, .+ was expected", failed.lines[0])
     if conflict is None:
         return failed
@@ -399,7 +399,7 @@ def rollback(
     note: _Note = None,
     json: Json = False,
 ) -> None:
-    """Activate the text of an older version again, as a new version."""
+    """Activate the ruleset text of an older version again, under a new version number."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
@@ -484,7 +484,7 @@ def reject_proposal(
     ],
     json: Json = False,
 ) -> None:
-    """Reject a proposal, or withdraw your own proposal. The active rules do not change."""
+    """Reject the proposal of an operator, or withdraw your own proposal. The active rules do not change."""
     from controlplane.operations import proposals
 
     cli: Cli = ctx.obj

@@ -90,7 +90,7 @@ _UNUSED: Final[Mapping[str, Unused]] = {"never": "never", "idle": "idle"}
 
 
 class Source(Enum):
-    """Source of the proxy address in a code sample."""
+    """Source of the proxy address that a code sample contains."""
 
     HEARTBEAT = "a proxy reported it"
     NAME = "a proxy of the organisation has a host name for a name"
@@ -99,7 +99,7 @@ class Source(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Address of a proxy for a code sample, which is a placeholder if no address is known."""
+    """Proxy address for a code sample. If no address is known, the address is a placeholder."""
 
     address: str
     source: Source
@@ -238,7 +238,7 @@ async def bind_to(context: OperationContext, actor: Actor, request: PageRequest)
 
 @form("/apps/{app}/shadow", again=app)
 async def try_beside(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
-    """Set the shadow ruleset of an application, or remove the shadow ruleset if the form names none."""
+    """Set the shadow ruleset of an application. If the form names no ruleset, remove the shadow ruleset."""
     asked = filled(SetShadow, request.form, app=request.place["app"])
     tried = await perform(shadow, context, actor, asked)
     said = (

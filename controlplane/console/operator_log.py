@@ -1,4 +1,4 @@
-"""Pages at /record, which show the operator log."""
+"""Pages at /record that show the operator log."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def _charts(windows: Sequence[WindowFacts], zone: tzinfo) -> list[_Chart]:
     failed = [each.upstream_errors / max(each.requests, 1) * 100 for each in windows]
 
     def chart(title: str, label: str, unit: str, *series: tuple[str, str, Sequence[float | None]]) -> _Chart:
-        """Draw a chart of several series for a proxy.
+        """Draw a chart with several data series for one proxy.
 
         Each series has the form (kind, name, value in each window).
         """

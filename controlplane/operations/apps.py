@@ -183,7 +183,7 @@ class ClientSecret:
 def new_client_secret() -> ClientSecret:
     """Make a random client secret and its hash.
 
-    The hash of a client secret takes about 20 ms of processor time.
+    To compute the hash of a client secret takes about 20 ms of processor time.
     """
     text = mint("gws")
     return ClientSecret(text, hash_client_secret(text))
@@ -311,7 +311,7 @@ async def _bound(context: OperationContext, app: App, proposal: str | None = Non
 
 
 def _switched(app: App, ruleset: str) -> str:
-    """Describe in the operator log that an app was switched to a different ruleset.
+    """Return a text for the operator log about an app's switch to a different ruleset.
 
     `app` is the state of the app before the switch.
     """
@@ -424,7 +424,7 @@ async def _described(context: OperationContext, *apps: App) -> tuple[AppFacts, .
 
 
 async def stopped_among(context: OperationContext, actor: Actor, app_ids: Collection[str]) -> frozenset[str]:
-    """Return the ids of visible apps among `app_ids` that an emergency stop covers."""
+    """Return the ids in `app_ids` of apps that the actor may see and that an emergency stop covers."""
     stops = await context.store.stops()
     if not stops:
         return frozenset()

@@ -1,4 +1,4 @@
-"""Management as code: compare, apply and export configuration directories."""
+"""Operations on configuration directories: compare, apply and export (management as code)."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def _require_expected(planned: Difference, expected: str | None) -> None:
 def _require_roles(
     context: OperationContext, actor: Actor, present: Present, changes: Sequence[Change]
 ) -> None:
-    """Check the lowest role that a change needs before any slow work for the change begins.
+    """Before slow work for a change begins, check the lowest role that the change needs.
 
     When a plan runs, each operation of the plan checks the role that the operation needs.
     """

@@ -140,7 +140,7 @@ async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **k
 
 
 async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function for an operation that makes a change, in a worker process.
+    """Run a function in a worker process, for an operation that makes a change.
 
     Dry runs, which viewers may start, use a different process, so dry runs do not delay this function.
     """

@@ -200,7 +200,7 @@ class PartWriter:
 def _add(db: sqlite3.Connection, part: int, arrived: Arrived, codes: Codes) -> None:
     """Add events to one part of the search index, in the order of the events' index keys.
 
-    FTS5 begins a new segment whenever a key is lower than the previous key.
+    FTS5 starts a new index segment whenever an added key is lower than the previous key.
     """
     keys = list(map(key_of, arrived.times, arrived.positions))
     numbers = {org_id: _org_number(db, org_id) for org_id in dict.fromkeys(arrived.org_ids)}
@@ -306,7 +306,7 @@ def _counted(entries: Entries, times: Sequence[int]) -> Counter[_Counted]:
 def purge_events(
     db: sqlite3.Connection, org_id: str, before_ms: int, limit: int, newest: int | None = None
 ) -> int:
-    """Remove from the index the events that retention deletes from the store; see `SearchIndex.purge`."""
+    """Remove events from the index if retention deletes them from the store (`SearchIndex.purge`)."""
     row = db.execute("SELECT org FROM orgs WHERE org_id = ?", (org_id,)).fetchone()
     if row is None:
         return 0

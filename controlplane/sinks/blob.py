@@ -1,4 +1,4 @@
-"""The archive storage that the settings of a sink define: a container of Azure or a bucket of S3."""
+"""The archive storage in a sink's settings: an Azure container or an S3 bucket."""
 
 from __future__ import annotations
 

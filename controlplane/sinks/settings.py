@@ -26,7 +26,7 @@ def valid_filter(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """A sink, to which the control plane delivers audit events.
+    """A sink that receives audit events from the control plane.
 
     The control plane delivers each event at least once, and the events of each organisation in order.
     """
@@ -201,7 +201,7 @@ class OtlpSettings(SinkSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureSinkSettings(SinkSettings):
-    """The identity that authenticates this control plane at a service of Azure."""
+    """The identity with which this control plane authenticates at an Azure service."""
 
     identity: Literal["managed-identity", "workload-identity", "client-secret"] = setting(
         default="managed-identity", doc="Method that authenticates this control plane at Microsoft Entra."
@@ -251,7 +251,7 @@ class AzureSinkSettings(SinkSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentinelSettings(AzureSinkSettings):
-    """A table of Microsoft Sentinel that is filled through the Logs Ingestion API of Azure Monitor."""
+    """A Microsoft Sentinel table that receives events through the Logs Ingestion API of Azure Monitor."""
 
     kind: Literal["sentinel"] = setting(doc="Kind of the sink.")
     url: str = setting(

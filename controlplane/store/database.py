@@ -136,7 +136,7 @@ class Database(Protocol):
         """Run one statement that reads, and return all of its rows."""
 
     async def glance(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return the few rows that a statement finds by a key, as fast as the database can."""
+        """Run a statement that finds few rows by a key, with the shortest possible delay."""
 
     async def read(self, job: Job[T]) -> T:
         """Run a job whose statements all read the same state of the database."""
@@ -168,7 +168,7 @@ class Database(Protocol):
 def is_text(value: str) -> bool:
     """Return whether a row of the database can contain the text.
 
-    UTF-8 has no lone surrogates, and PostgreSQL stores no NUL.
+    UTF-8 cannot encode lone surrogates, and PostgreSQL cannot store the NUL character.
     """
     if value.isascii():
         return "\0" not in value

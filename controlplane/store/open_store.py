@@ -17,8 +17,8 @@ async def open_store(
 ) -> SqlStore:
     """Open the store in the PostgreSQL database at `url`. If `url` is empty, open the SQLite file.
 
-    Raise StoreError if the store can't be opened. The tables of the store are created or upgraded, if that is
-    needed. With `must_exist`, no new store is made.
+    Raise StoreError if the store can't be opened. If the store's tables are missing or old, the tables are
+    created or upgraded. If `must_exist` is true and the store is missing, no store is created.
     """
     if url:
         require_driver()

@@ -181,7 +181,9 @@ def _add(connection: Connection, sink: str, letters: Sequence[DeadLetter]) -> No
 
 
 def _of_each(connection: Connection, statement: str, sink: str, positions: Collection[int] | None) -> int:
-    """Run the SQL statement for the dead letters at these positions, or for all dead letters.
+    """Run an SQL statement for the dead letters at the given positions.
+
+    Without positions, run it for all dead letters.
 
     Return the number of the selected dead letters.
     """

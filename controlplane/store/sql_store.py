@@ -1,4 +1,4 @@
-"""All tables of the store, in SQLite or in PostgreSQL."""
+"""A store that combines all tables, in SQLite or in PostgreSQL."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _OPTIONS: Final = ("$count", "$ref", "$value")
 
 
 def thing_by_path(path: str, pattern: Pattern) -> NamedThing | None:
-    """Return a schema element named by the path, or None if the path has only wildcards."""
+    """Return a schema element that the path names, or None if the path has only wildcards."""
     segments = _spelled(path, pattern)
     while segments and segments[-1] in _OPTIONS:
         segments.pop()

@@ -45,7 +45,7 @@ def advice_with_routes(
 ) -> tuple[RulesetProblem, ...]:
     """Return the warnings about a ruleset, also about each route that a rule leaves open.
 
-    `root` is the root path of the service that the model describes.
+    `root` is the root path of the service that the schema describes.
     """
     document = yaml_document.parse(text)
     refused = [
@@ -77,7 +77,7 @@ def route_warnings(
 def counted(rule: Rule, found: RuleRoutes) -> str:
     """Describe how many routes to the schema elements of a rule are closed by this rule.
 
-    Return an empty text for an allow rule.
+    The result is an empty text if the rule is an allow rule.
     """
     if not found.routes:
         return ""

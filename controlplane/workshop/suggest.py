@@ -191,7 +191,7 @@ class Seen:
 class Observations:
     """The recorded requests of an application.
 
-    The memory use of the observations depends only on the number of path shapes.
+    The memory for the recorded requests depends only on the number of path shapes.
     """
 
     def __init__(self) -> None:

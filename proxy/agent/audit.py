@@ -91,7 +91,10 @@ class Audit:
         self._is_known = asyncio.Event()  # set when the attempt to lock the directory has ended
 
     async def run(self) -> None:
-        """Collect and ship audit events until the task is cancelled. Call `stop` afterwards."""
+        """Collect audit events and send them to the control plane, until the task is cancelled.
+
+        Call `stop` afterwards.
+        """
         parts = await self._opened()
         resending = asyncio.create_task(parts.resender.run(), name="resend")
         try:

@@ -1,4 +1,4 @@
-"""Tokens of the identity that Azure or Kubernetes gives to this machine."""
+"""Request tokens for the identity that Azure or Kubernetes gives to this machine."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class ManagedIdentity:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadIdentity:
-    """Entra application that trusts a token in a file that the platform, such as Kubernetes, writes."""
+    """Entra application that trusts a token file. A platform such as Kubernetes writes this file."""
 
     tenant_id: str
     client_id: str

@@ -1,4 +1,4 @@
-"""Key vault interface of proxy and control plane, with plain values as results."""
+"""Interface to a key vault, for proxy and control plane. Its methods return plain values."""
 
 from dataclasses import dataclass, field
 from typing import Protocol

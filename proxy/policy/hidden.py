@@ -20,7 +20,7 @@ class Naming(Enum):
 
 
 class HiddenProperties:
-    """The folded paths of the properties that one filter hides or allows."""
+    """The properties that one filter hides or allows, as folded property paths."""
 
     __slots__ = ("_allow", "_strip", "keeps_items")
 

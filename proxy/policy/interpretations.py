@@ -1,4 +1,4 @@
-"""Interpretations of a path that an upstream may use: names for settings, and bits for the canonicaliser."""
+"""Path interpretations that an upstream may use: their names in settings, their bits in the canonicaliser."""
 
 from __future__ import annotations
 

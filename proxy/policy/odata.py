@@ -264,8 +264,8 @@ def _moved(places: Iterable[int], by: int) -> list[int]:
 def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
     """Return the segments of a drive item that is addressed by its path.
 
-    Microsoft Graph treats the address `x:/a/b` as one id. In the address `items('x'):/a/b`, the name of the
-    collection precedes the id.
+    Microsoft Graph treats the address `x:/a/b` as one id. In the address `items('x'):/a/b`, the collection
+    name `items` precedes the id.
     """
     call = _CALL.fullmatch(base)
     arguments = _split_arguments(call[2]) if call is not None else None

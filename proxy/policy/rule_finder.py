@@ -122,7 +122,7 @@ class RuleFinder:
     def plan_of_readings(
         self, method: str, readings: Sequence[Reading], scope: Scope = Scope.ALL, *, hides: bool = False
     ) -> Plan:
-        """Return the evaluation plan for a method in capitals and the interpretations of a path.
+        """Return the evaluation plan for a request method and the interpretations of a path.
 
         If the path names a hidden property, the plan normally blocks the request. A plan with `hides` removes
         the property instead.
@@ -577,7 +577,7 @@ def _owner(name: Name) -> Name:
 
 
 def _searching(compiled: CompiledRule) -> Step:
-    """Return the step of a compiled rule for a search.
+    """Return the step that a compiled rule takes for a search request.
 
     A search probes each property, so a rule with a query guard blocks the search.
     """

@@ -60,7 +60,7 @@ class Reload:
         self._deadline = math.inf
 
     def next(self, world: World) -> tuple[State, tuple[Action, ...]]:
-        """Advance the reload as far as the states of the processes allow.
+        """Move the reload to the furthest state that the states of the processes allow.
 
         Return the new state of the reload, and the supervisor's actions in their order.
         """

@@ -535,9 +535,9 @@ class Worker:
             self._maintenance = loop.run_in_executor(self._files, self._spool.maintain)
 
     def _tell_of_room(self) -> None:
-        """Log once that the worker refuses requests because the spool is full.
+        """Write one log line when the worker begins to refuse requests because the spool is full.
 
-        Log once that the worker accepts requests again.
+        Write one log line when the worker accepts requests again.
         """
         ready = self._spool.ready
         if not ready and self._spool.problem is None and self._maintenance is not None:
@@ -591,7 +591,7 @@ class Worker:
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
-    """Return a thread pool whose threads have all started.
+    """Return a thread pool after all threads of the pool have started.
 
     So the thread pool never has to create a thread later, which could fail.
     """

@@ -37,7 +37,7 @@ def batch(*parts: dict[str, Any]) -> bytes:
 
 
 async def parts_of_batch(peer: UpstreamPeer) -> list[dict[str, Any]]:
-    """Return the sub-requests of the next batch that the upstream receives."""
+    """Wait for the next batch at the upstream, and return its sub-requests."""
     head = await peer.head()
     length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
     body = await peer.body(length)

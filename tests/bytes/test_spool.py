@@ -382,7 +382,7 @@ def test_many_batches_that_were_set_aside_cost_little(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def silent_disk(spool: SpoolWriter, directory: Path) -> Iterator[None]:
-    """Start a `maintain` of the spool that needs a segment and waits for the disk."""
+    """Start a call of `maintain` that needs a segment of the spool and waits for the disk."""
     spool.reserve(500 * MAX_FRAME)
     waiting = threading.Thread(target=spool.maintain)
     with budget_lock(directory):

@@ -523,7 +523,7 @@ _ONE = st.sampled_from([(table, column) for table, columns in CELLS.items() for 
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Return the directory of a store with some blocks, from which events were purged."""
+    """Create a store with blocks from which some events were purged. Return the store's directory."""
     folder = tmp_path_factory.mktemp("untouched")
 
     async def make() -> str:

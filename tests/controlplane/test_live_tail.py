@@ -43,7 +43,7 @@ def everything(document: Document) -> bool:
 
 
 async def take(listener: Listener, count: int) -> list[int]:
-    """Return the numbers of the next events, and fail if not exactly `count` events arrive."""
+    """Return the sequence numbers of the next `count` events. Fail if fewer or more events arrive."""
     taken: list[int] = []
     async with asyncio.timeout(10):
         while len(taken) < count:
@@ -216,7 +216,7 @@ async def test_one_can_not_take_the_room_of_all(tail: LiveTail) -> None:
 
 
 async def test_one_organisation_can_not_take_the_room_of_all(tail: LiveTail) -> None:
-    """Readers of one organisation cannot take all slots (promise 17 of the threat model)."""
+    """Readers of one organisation cannot use all reader slots (promise 17 of the threat model)."""
     async with AsyncExitStack() as stack:
         for number in range(tail_module.MOST_OF_THE_SAME):
             following = tail.listener(f"operator-{number}", everything, None, ("acme",))

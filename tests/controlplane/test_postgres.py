@@ -105,7 +105,7 @@ async def test_each_of_many_readers_gets_what_was_committed_before(
 async def test_a_transaction_without_positions_holds_no_reader_up(
     two: tuple[PostgresStore, PostgresStore], postgres_url: str
 ) -> None:
-    """A database backup may take hours and must not delay readers."""
+    """A backup of the database may take hours, but must not delay the readers of events."""
     with closing(connect(postgres_url)) as raw:
         raw.execute("BEGIN")
         raw.execute("INSERT INTO outbox_cursor (index_name, position) VALUES ('slow', 1)")

@@ -1,4 +1,4 @@
-"""Tests of usage counts by day, for applications and their rules: each event is counted once."""
+"""Tests of usage counts by day of existing applications and rules: each event counts once."""
 
 from __future__ import annotations
 

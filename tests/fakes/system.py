@@ -388,7 +388,7 @@ VaultRefreshSeconds = 0.5"""
         return _listens(self._control_plane_port)
 
     def _both_listen(self) -> bool:
-        """Return True if both listeners are open, because the workers' listener opens after the agent's."""
+        """Return True if both listeners are open. The workers' listener opens after the agent's listener."""
         return _listens(self._admin_port) and _listens(self._proxy_port)
 
     def _proxy_is_ready(self) -> bool:

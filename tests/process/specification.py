@@ -486,7 +486,7 @@ Listen = "127.0.0.1:{admin_port}"
 
 
 def claims_of(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header and the claims of a JWT, without verification."""
+    """Decode a JWT's header and claims, without verification of the signature."""
     header, claims, _ = token.split(".")
     return _decoded(header), _decoded(claims)
 

@@ -922,7 +922,7 @@ def test_a_rule_whose_gates_do_not_hold_does_not_match(live: Live) -> None:
 
 
 def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
-    """The first matching rule with the verdict allow, filter or block decides.
+    """The first matching rule with the verdict allow, filter or block decides the request.
 
     A matching `log_only` rule is recorded in `loggedRuleIds`, and the search continues. If only log_only
     rules match under default: allow, the event has the verdict log_only and the id of the first matching
@@ -962,7 +962,7 @@ def test_transforms_of_request_and_response_rules_combine(live: Live) -> None:
 
 
 def test_a_transform_acts_on_2xx_responses(live: Live) -> None:
-    """A transform acts on 2xx JSON responses."""
+    """A transform of a rule changes only JSON responses with a 2xx status."""
     live.upstream_says("/v1.0/t/strip", b'{"error": {"code": "x"}, "d": 4}', [JSON, ("request-id", "r")], 404)
     reply = live.ask("rules", "GET", "/v1.0/t/strip")
     assert (reply.status, reply.body) == (404, b'{"error": {"code": "x"}, "d": 4}')

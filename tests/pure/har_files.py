@@ -20,7 +20,7 @@ def entry(
     base: str = BASE,
     **members: Any,
 ) -> dict[str, Any]:
-    """Return a HAR entry with the fields that every such file has, and with live credentials."""
+    """Return a HAR entry with the fields that every HAR file has, and with secret credentials."""
     request: dict[str, Any] = {
         "method": method,
         "url": base + target,

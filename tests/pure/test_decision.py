@@ -666,7 +666,7 @@ class TestHiddenProperties:
     def test_a_filter_that_is_a_segment_of_the_path_is_guarded_under_a_pattern_for_all_below(
         self, path: str
     ) -> None:
-        """OData 4.01 Part 2, Addressing a Subset of a Collection, defines filters as path segments."""
+        """Tests of filters in path segments (OData 4.01 Part 2, Addressing a Subset of a Collection)."""
         rules = compiled(self.GUARD.replace("/v1.0/users", "/v1.0/users/**"), "allow")
         assert decide(rules, path).verdict == "block"
         assert decide(rules, "/v1.0/users/ada/directReports").verdict != "block"

@@ -62,7 +62,7 @@ class UnknownToken(Refusal):
 class RefusedToken(Refusal):
     """A token that this proxy issued, but that is no longer valid.
 
-    `caller` is the caller that the token was issued to.
+    `caller` is the application to which the token was issued.
     """
 
     def __init__(self, message: str, reason: str, caller: Caller) -> None:
@@ -184,8 +184,8 @@ class TokenKeeper:
     def caller(self, authorization: bytes | None, now: float) -> Caller:
         """Return the application that sent a request.
 
-        Raise UnknownToken or RefusedToken for an unusable token (401), or StoppedCaller (403). A token that
-        is bound to a certificate raises BoundToken, which is a RefusedToken.
+        Raise UnknownToken or RefusedToken for an unusable token (401), or StoppedCaller (403). If the token
+        is bound to a certificate, raise BoundToken, which is a subclass of RefusedToken.
         """
         if authorization is not None:
             known = self._remembered.entries.get(authorization)

@@ -1,4 +1,4 @@
-"""Start a call of `maintain` that needs a segment of the spool and waits for the disk."""
+"""Build the responses that the proxy makes itself: heads, and error bodies in Graph's form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JSON: Final = b"Content-Type: application/json\r\nX-Content-Type-Options: nosnif
 def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: float) -> bytes:
     """Return the head of a response that the proxy itself makes.
 
-    `extra` contains complete header field lines.
+    `extra` contains complete lines of further header fields.
     """
     return b"HTTP/1.1 %d %b\r\nDate: %b\r\n%bContent-Length: %d\r\n%b\r\n" % (
         status,
@@ -120,7 +120,7 @@ def error_body(
 def _message(refusal: Refusal, contact: str) -> str:
     """Return the message for the error body of a refused request.
 
-    The message states that Graphward, and not the upstream, responded.
+    The error message says that the response comes from Graphward and not from the upstream.
     """
     if refusal.code in BLOCKED:  # these messages name Graphward themselves
         return f"{refusal.message} Ask: {contact}" if contact else refusal.message

@@ -174,7 +174,7 @@ class RequestHead:
 
     @property
     def trace(self) -> str | None:
-        """Trace, span and flags of the caller (`trace_of`), if the request has one valid `traceparent`."""
+        """The caller's trace id, span id and flags, if the request has one valid `traceparent`."""
         value = self.fields.traceparent
         return None if value is None else trace_of(value)
 
@@ -275,7 +275,7 @@ def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestF
 def _evaluated_method(method: bytes) -> str:
     """Return the request method in the form that rules evaluate.
 
-    The parser, httptools, has rejected methods that do not exist.
+    The parser httptools has already rejected a method that does not exist.
     """
     if method == b"CONNECT" or method == b"TRACE":
         raise method_not_allowed(method)

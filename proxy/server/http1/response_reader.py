@@ -99,7 +99,7 @@ class ResponseReader:
         self.state = _AWAITED
 
     def feed(self, data: bytes) -> None:
-        """Store received bytes for `next_head` to parse."""
+        """Store received bytes until `next_head` parses them."""
         self._buffer = self._buffer + data if self._buffer else data
 
     def next_head(self) -> ResponseHead | None:

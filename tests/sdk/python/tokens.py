@@ -1,4 +1,4 @@
-"""Request a token with every credential class that an application may use, and use the token once."""
+"""Request a token with each credential class of the SDK that an application may use. Use each token once."""
 
 import asyncio
 import json
