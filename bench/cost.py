@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Peer:
-    """Server in a comparison of servers, with its samples.
+    """Server in a comparison of servers, with the server's samples.
 
     `start` raises Missing if this machine can't run the server.
     """

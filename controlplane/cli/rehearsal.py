@@ -31,7 +31,7 @@ _KINDS: Final = {
 class Rehearsed(msgspec.Struct, rename="camel", frozen=True):
     """Findings of the dry run about one ruleset.
 
-    `failed` is True if a test case has another verdict than expected.
+    `failed` is True if a test case has an unexpected verdict.
     """
 
     org: str

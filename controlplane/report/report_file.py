@@ -99,7 +99,7 @@ def verify(file: bytes, key: str) -> Verified:
 def claimed_key(file: bytes) -> str:
     """Return the public key that a report file names.
 
-    Anybody can write a key into a file, so the name of the key proves nothing.
+    Anybody can write any key into a file, so the key in a file proves nothing by itself.
     """
     return claimed(split(_parts(file)[1])[0]).key
 

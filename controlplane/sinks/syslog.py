@@ -105,7 +105,7 @@ class SyslogSink:
             _end(connection)
 
     def _watch(self) -> None:
-        """Watch an idle connection, so that its end is detected at once.
+        """Watch an idle connection, so that the sink detects the end of the connection at once.
 
         The time at which the connection ends shows which messages the server has read.
         """

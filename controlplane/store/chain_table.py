@@ -120,7 +120,7 @@ class Chain:
         head: Head,
         kind: Kind = "block",
     ) -> None:
-        """Add one link for each block of a batch.
+        """Add one chain link for each block of a batch.
 
         `blocks` maps the position of each block to the events of the block.
         """
@@ -142,7 +142,7 @@ class Chain:
     ) -> None:  # fmt: skip
         """Add a chain link that records the purge of the events at the given indexes of a block.
 
-        The link also records which of the purged events did not match their digests.
+        The chain link also records which purged events did not match their digests.
         """
         known = each_digest(read_digests(connection, position))
         found = zip(gone, digests_of(events[at] for at in gone), strict=True)

@@ -903,7 +903,7 @@ class AttemptLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A running control plane, as it describes itself in the store."""
+    """A running control plane, with the facts that it stores about itself."""
 
     instance_id: str
     name: str  # host and process
@@ -1032,7 +1032,9 @@ class OutboxStore(Protocol):
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
     async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
-        """Return the next range of events for the index. The range stays the same until finish() is called.
+        """Return the next range of events for the index.
+
+        The method returns the same range until the caller calls finish().
 
         Return None if the index is no longer at the beginning of the range `wanted`.
         """

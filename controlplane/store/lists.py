@@ -32,7 +32,7 @@ class Source:
     parameters: tuple[Any, ...] = ()  # values for the placeholders in `tables`
 
     def holds(self, part: str) -> Condition:
-        """Return the condition that a row of the list matches the search text."""
+        """Return the SQL condition that a row of the list matches the search text."""
         compared = [part_of(self.name), *(f"{each} = ?" for each in self.ids)]
         return Condition(" OR ".join(compared), (pattern(part), *(part for _ in self.ids)))
 
@@ -151,7 +151,7 @@ def _order(keys: Sequence[str], *, descending: bool) -> str:
 
 
 def among(dialect: Dialect, column: str, values: Collection[str]) -> Condition:
-    """Return the condition that the column has one of the given values."""
+    """Return the SQL condition that the column has one of the given values."""
     return Condition(f"{column} {dialect.among}", (dialect.listed(sorted(values)),))
 
 
@@ -165,7 +165,7 @@ def _conditions(source: Source, query: ListQuery, dialect: Dialect) -> Iterable[
 
 
 def part_of(column: str) -> str:
-    """Return the condition that the column contains a text.
+    """Return the SQL condition that the column contains a text.
 
     The function `pattern` converts the searched text to the parameter of this condition.
     """

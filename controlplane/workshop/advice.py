@@ -334,7 +334,7 @@ def _without_version(ruleset: Ruleset) -> _Advice:
 
 
 def _version_meant(path: str) -> str | None:
-    """Return the path with a version of Graph in place of a first segment that looks like that version."""
+    """Correct the first segment of the path, if it looks like a version of Graph. Otherwise return None."""
     _, first, *rest = path.split("/")
     shown = looks_like(first)
     for version in _VERSIONS:

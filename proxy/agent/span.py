@@ -49,7 +49,7 @@ def texts_cut(record: Record) -> Record:
 
 
 def characters_of(record: Record) -> int:
-    """Return the number of characters in the fields whose length the caller chooses."""
+    """Return the number of characters in the method, path and query, whose length the caller chooses."""
     return len(record.method) + len(record.path) + len(record.query or "")
 
 

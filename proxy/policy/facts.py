@@ -97,7 +97,7 @@ class RequestFacts:
         self._document: _Document | None = None
 
     def as_taken(self) -> RequestFacts:
-        """Return the facts of the request with the query options as the upstream reads them.
+        """Return the facts of the request, with the query options in the form that the upstream reads.
 
         The returned facts are only for conditions on the query, and have no body.
         """

@@ -203,7 +203,7 @@ class ResourceModel:
         return first, self._first(self._operations, OPERATION_WORDS, first, self.operations, name + 1)
 
     def operations_bound_to(self, type_: int, first: int, last: int) -> tuple[int, int]:
-        """Return the range of rows of the operations of one name that bind to the type."""
+        """Return the range of rows of the operations that have the name and bind to the type."""
         column = self._operations + 3
         first = self._first(column, OPERATION_WORDS, first, last, type_ + 1)
         return first, self._first(column, OPERATION_WORDS, first, last, type_ + 2)

@@ -46,7 +46,7 @@ STRIPS: Final = 3  # the response may contain a property that the rule blocks
 
 
 class Finding:
-    """A rule about schema things that applies to a path, by its index in the ruleset."""
+    """A rule about schema things that applies to a path, by the rule's index in the ruleset."""
 
     __slots__ = ("held", "index", "kind", "transforms")
 

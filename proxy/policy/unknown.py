@@ -117,7 +117,7 @@ class PossibleFacts:
         self._known.clear()
 
     def ask(self, key: _Key, fact: str, ways: int) -> int:
-        """Return the number of the value that the current evaluation assumes for an unknown fact."""
+        """Return the index of the possible value that the current evaluation assumes for an unknown fact."""
         way = self._known.get(key)
         if way is None:
             if self._at == len(self._made):

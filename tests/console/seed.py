@@ -213,7 +213,7 @@ async def seed(folder: Path, *, now_ms: int | None = None, events: int = EVENTS)
 
 
 async def _refuse_an_event(store: SqliteStore, seeded: Seeded) -> None:
-    """Store a sink that has received all events except one, which the sink refused."""
+    """Store the state of a sink that has received all events except one event, which the sink refused."""
     newest = await store.last_position()
     reason = 'responded 400 Bad Request: {"text":"Event field cannot be blank","code":13}'
     letter = DeadLetter(newest, seeded.orgs["contoso"].org_id, seeded.now_ms, reason)

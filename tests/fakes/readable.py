@@ -1,4 +1,4 @@
-"""Access to the checkout and its Python for users who can't read the home directory above them."""
+"""Access to the checkout and its Python for users who can't read the home directory above the checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sink that appends events to a list, and fails as its script says."""
+"""A fake sink that appends events to a list, and fails as the test's script demands."""
 
 from __future__ import annotations
 

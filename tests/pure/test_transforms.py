@@ -1,4 +1,4 @@
-"""Tests that two transforms combine to the stricter one."""
+"""Tests that two transforms combine to the stricter transform."""
 
 import pytest
 

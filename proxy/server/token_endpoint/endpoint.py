@@ -43,7 +43,7 @@ def token_exchange_for(
 
 
 class TokenExchange(RequestHandler):
-    """Exchange for one request for a proxy token (RFC 6749 §4.4)."""
+    """Exchange that serves one request for a proxy token (RFC 6749 §4.4)."""
 
     __slots__ = ("_body", "_request")
 
