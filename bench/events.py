@@ -1,4 +1,4 @@
-"""Generate many audit events: a busy month of one tenant's proxies. Every run generates equal events."""
+"""Generate many audit events: a busy month of one tenant's proxies. Every run generates the same events."""
 
 import random
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ _SECONDS: Final = 5.0
 def egress(settings: Settings) -> list[Finding]:
     """Open a tunnel to each host that the settings reach through the egress proxy.
 
-    The check sends no data through the tunnel.
+    The check sends no data through a tunnel.
     """
     return asyncio.run(_looked(settings))
 

@@ -190,8 +190,8 @@ RolloutState = Literal["enforced", "behind", "unknown", "ended", "lost", "disabl
 class ProxyRollout(Response):
     """State of one proxy in the rollout of a ruleset version.
 
-    The state `ended` means that the proxy stopped cleanly. The state `lost` means that the proxy was silent
-    too long. A rollout does not wait for a lost proxy.
+    The state `ended` means that the proxy stopped cleanly. The state `lost` means that the proxy has been
+    silent for a long time. A rollout does not wait for a lost proxy.
     """
 
     proxy_id: str

@@ -27,7 +27,8 @@ _LONGEST_LABEL: Final = 200
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Text of a draft ruleset, or the name of a stored ruleset.
 
-    Exactly one is given: the text of a ruleset in `yaml`, or the name of a stored ruleset in `ruleset`.
+    Exactly one member is given: `yaml` with the text of a ruleset, or `ruleset` with the name of a stored
+    ruleset.
     """
 
     yaml: str | None = None

@@ -66,8 +66,8 @@ class Route:
 
     `template` is the form of the route that people read, such as `/users/{id}`. The `examples` are requests
     that use the route. `place` is the path to the schema element inside the response, if the response
-    contains more than the element. `link` is a property of the response. Its value is an address that opens
-    the schema element.
+    contains more than the element. `link` names a property of the response. The property that `link` names
+    contains an address that opens the schema element.
     """
 
     kind: RouteKind
@@ -173,7 +173,7 @@ class RouteEnumeration:
     # Operations.
 
     def _calls(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the requests that call one operation: one for each path to an object that has it."""
+        """Yield requests that call one operation, one for each path to an object that has the operation."""
         model, operation = self._model, thing.member
         name = model.operation_name(operation)
         if not model.operation_flags(operation) & BOUND:
@@ -215,7 +215,7 @@ class RouteEnumeration:
     def _is_delta_of(self, thing: Thing, operation: int) -> bool:
         """Return True if the operation is a delta function, bound to the type that has the relation.
 
-        The response of such a delta function contains the relation, for example as `members@delta`.
+        The response of a delta function contains the relation, for example as `members@delta`.
         """
         model = self._model
         return (

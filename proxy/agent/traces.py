@@ -67,7 +67,7 @@ class _PutOff(Exception):
 
 
 class TraceExporter:
-    """Exporter of trace spans. Its queue contains the spans that are not exported yet.
+    """Exporter of trace spans. The queue contains the spans that are not exported yet.
 
     The journal's thread calls the method `offer` of the exporter. The event loop calls all methods of the
     exporter except `offer`.
@@ -106,7 +106,7 @@ class TraceExporter:
     def offer(self, records: Sequence[Record], id_prefix: int) -> None:
         """Add trace spans of sampled records to the queue.
 
-        The method never waits. If the queue is full, spans of the records are lost.
+        The method `offer` never waits. If the queue is full, spans of the records are lost.
         """
         for record in records:
             if not is_sampled(record):

@@ -2,7 +2,7 @@
 
 A setting's value comes from the first of these sources that has one: the key's additional variable;
 `Section__Key` or `Section:Key`; the file; a fallback variable; the default. A secret is set directly by its
-`Key`, or by `KeyFile`, the path of a file. One source must not contain both.
+`Key`, or by `KeyFile`, the path of a file. One source must not contain both `Key` and `KeyFile`.
 
 The key `Name` identifies a settings table in an array, because the order of the tables may change. If a table
 of `[[Section.Array]]` has the `Name` `mail`, its keys are named `Section.Array.mail.Key` and
@@ -40,7 +40,7 @@ _KIND_NAMES: Final[dict[type, str]] = {
 
 
 class SettingsError(Exception):
-    """Error because the settings can't be used. Its attribute `problems` lists the reasons.
+    """Error because the settings are not valid. The attribute `problems` of the error lists the reasons.
 
     The attribute `problems` has one line for each reason why the settings can't be used.
     """

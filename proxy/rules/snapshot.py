@@ -151,8 +151,8 @@ def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snaps
     Raise FileNotFoundError if the snapshot file is missing, or SnapshotDamaged if it is not valid.
 
     Decoding ten thousand rules at once would hold Python's global interpreter lock for milliseconds. So
-    `read_snapshot` calls `pause` between the steps. A reader in another thread can thus let the event loop
-    run.
+    `read_snapshot` decodes the rules in steps, and calls `pause` between the steps. A reader in another
+    thread can thus let the event loop run.
     """
     with path.open("rb") as file:
         content = file.read()

@@ -1,8 +1,10 @@
-"""Tests of ambiguous requests on raw sockets. They check the bytes upstream and the next response.
+"""Tests of ambiguous requests on raw sockets.
 
-Every request in the smuggling tests carries a valid token. In these tests, each hidden second request has a
-path that the rules block. If the upstream receives the blocked path, the proxy interpreted the bytes
-differently than the upstream.
+The tests check the bytes that the upstream receives and the next response.
+
+Every request in the smuggling tests carries a valid token. If a request hides a second request, the second
+request has a path that the rules block. If the upstream receives the blocked path, the proxy interpreted the
+bytes differently than the upstream.
 """
 
 from __future__ import annotations
@@ -439,7 +441,7 @@ SPICE = (
 def client_bytes(draw: st.DrawFn) -> bytes:
     """Build one to three requests of valid and invalid parts.
 
-    Perhaps insert, remove or change bytes in them.
+    Perhaps insert, remove or change bytes in the requests.
     """
     raw = b""
     for _ in range(draw(st.integers(1, 3))):
@@ -453,7 +455,10 @@ def client_bytes(draw: st.DrawFn) -> bytes:
 
 
 class Bench:
-    """A proxy that all examples of a hypothesis test share. Its event loop is idle between the examples."""
+    """A proxy that all examples of a hypothesis test share.
+
+    The event loop of the proxy stays open between the examples.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.upstream = H11Upstream()

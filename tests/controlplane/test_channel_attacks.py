@@ -363,9 +363,9 @@ MEMBERS = (
 async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
     plane: Plane, proxy: ProxyClient
 ) -> None:
-    """The control plane either refuses an odd event, or stores, finds and purges the event like any other.
+    """The control plane refuses an event with extreme values, or stores, finds and purges it normally.
 
-    An odd event never stops the index writer.
+    An event with extreme values never stops the index writer.
     """
     (org,), other = proxy.org_ids, await plane.org("other")
     stranger = await plane.proxy("edge-2", "other")

@@ -184,7 +184,7 @@ async def test_counts_say_if_their_time_was_over(slow: PostgresIndex) -> None:
 
 @pytest.fixture
 async def slow(index: PostgresIndex, url: str, monkeypatch: pytest.MonkeyPatch) -> PostgresIndex:
-    """Create an index of 40 events. The search needs 5 ms for each event."""
+    """Create an index of 40 events. A search in the index needs 5 ms for each event."""
     await index.write(accepted(*map(event, range(40))))
     sleep = "CREATE FUNCTION slowly() RETURNS boolean AS 'SELECT pg_sleep(0.005); SELECT true' LANGUAGE sql"
     view = f"CREATE VIEW {TABLE} AS SELECT * FROM held WHERE slowly()"

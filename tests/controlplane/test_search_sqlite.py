@@ -273,7 +273,7 @@ async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_
 ) -> None:
     """POSIX locks belong to the process.
 
-    If the process closes the file anywhere, it releases all its locks.
+    If a process closes the file anywhere, the process releases all its locks on the file.
     """
     path = tmp_path / "search.sqlite"
     sql = "SELECT coalesce(sum(count), 0) FROM parts"
@@ -493,7 +493,7 @@ async def test_counts_say_when_they_are_not_of_everything(
 async def test_counts_say_how_far_they_came_in_their_time(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, looks: int, counted: int
 ) -> None:
-    """The index has two parts. A search reads three events of each part, first in the newer part."""
+    """The search index has two parts. A search reads three events of each part, first in the newer part."""
 
     class Looks(TimeLimit):
         def __init__(self, seconds: float, may_end: Callable[[Key], bool]) -> None:

@@ -1,4 +1,7 @@
-"""A fake control plane that checks every signature. Its responses follow the specification or a script."""
+"""A fake control plane that checks every signature.
+
+The fake's responses follow the specification or a script.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ Script = Response | Callable[[], Awaitable[Response]]
 class FakeControlPlane(Fake):
     """A fake control plane that can send responses from a test's script.
 
-    The fake uses each scripted response once. After that, the fake follows the specification again.
+    The fake uses each scripted response once. After the scripted responses, the fake follows the
+    specification again.
     """
 
     def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, record: bool = False) -> None:
@@ -160,7 +164,7 @@ async def _next(script: deque[Script]) -> Response:
 def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Response:
     """Return an error response of the control plane.
 
-    `batchId` replaces the batch id of the request. All other members become members of the error.
+    `batchId` replaces the batch id of the request. All other arguments become members of the error.
     """
     named = {name: members.pop(name) for name in list(members) if name == "batchId"}
     detail = {"code": code, "message": f"fake says {code}", **members}
@@ -197,7 +201,7 @@ def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Respo
 
 
 async def hang() -> Response:
-    """Wait for ever, as a control plane that never sends a response."""
+    """Wait for ever, like a control plane that never sends a response."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
 

@@ -1,4 +1,6 @@
-"""Upload sessions and downloads of the fake graph. Their addresses contain their own credential.
+"""Upload sessions and downloads of the fake graph.
+
+The addresses of uploads and downloads contain their own credential.
 
 In the real service, addresses that contain a credential have other host names than the graph API. Addresses
 that contain a credential have the host `localhost`, and the fake graph's other addresses have `127.0.0.1`.

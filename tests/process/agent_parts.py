@@ -57,7 +57,10 @@ def collector(directory: Path, journal: Journal, **changes: Any) -> Collector:
 
 
 def collect_all(part: Collector, passes: int = 60) -> None:
-    """Run the collector until its passes change nothing. In a live agent, these passes take some seconds."""
+    """Run the collector until its passes change nothing.
+
+    A live agent needs some seconds for the same passes.
+    """
     quiet = 0
     for _ in range(passes):
         quiet = 0 if part.run_pass() else quiet + 1

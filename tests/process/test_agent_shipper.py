@@ -306,7 +306,10 @@ async def test_a_refusal_by_something_between_is_no_word_about_a_batch(
 async def test_409_sends_the_same_events_under_a_new_id(
     tmp_path: Path, control: FakeControlPlane, times: int
 ) -> None:
-    """If the clock is wrong again, another batch id also expires. The agent pauses between attempts."""
+    """If the clock is wrong again, another batch id also expires.
+
+    The agent pauses between its delivery attempts.
+    """
     control.audit_script.extend([error(409, "batchExpired")] * times)
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:

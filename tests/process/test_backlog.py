@@ -27,7 +27,10 @@ MOST_MEMORY_KIB = 150 * 1024
 
 
 class LimitedControlPlane(FakeControlPlane):
-    """Control plane that accepts a few batches per pause. It is unreachable until the test starts it."""
+    """Control plane that accepts a few batches per pause.
+
+    The control plane is unreachable until the test starts it.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Tests of a power loss at any step of the agent, after which only synced file content is left.
 
 The tests simulate a power loss with the guarantees of POSIX. After a power loss, a file has the content of
-its last fsync. Its name exists if its directory was synced. After a power loss, writes since the last fsync
-may be missing or incomplete.
+its last fsync. A file's name exists after a power loss if the directory was synced. After a power loss,
+writes since the last fsync may be missing or incomplete.
 """
 
 from __future__ import annotations

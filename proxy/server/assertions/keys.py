@@ -57,7 +57,7 @@ def fits(key: Jwk, algorithm: str) -> bool:
 
 
 def check_signature(keys: Sequence[Jwk], assertion: Assertion, credential_id: str | None) -> Jwk:
-    """Return the one of the `keys` that signed the assertion.
+    """Return the key that signed the assertion, from the list `keys`.
 
     Raise AssertionRefused if none of the `keys` signed the assertion.
     """

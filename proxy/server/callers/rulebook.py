@@ -43,9 +43,9 @@ class Caller:
 
     @property
     def known_hashes(self) -> tuple[str, ...]:
-        """Hashes of all client secrets of the application, including ended secrets.
+        """Hashes of all client secrets of the application, including expired secrets.
 
-        The hashes of active secrets come before the hashes of ended secrets.
+        The hashes of active secrets come before the hashes of expired secrets.
         """
         ended = [each.hash for each in self.credentials or () if isinstance(each, Secret)]
         return (*self.secret_hashes, *(each for each in ended if each not in self.secret_hashes))
@@ -66,8 +66,8 @@ class Caller:
 
         Return None if no client secret of the application ends after `moment`.
 
-        When a secret ends, the control plane increments `secret_version`. This ends the tokens that the
-        application got with any secret.
+        When a secret ends, the control plane increments `secret_version`. A new `secret_version` ends all
+        tokens that the application obtained with a secret.
         """
         ends = [
             int(each.ends_at)
@@ -95,7 +95,7 @@ Sources = tuple[str, Mapping[str, str]]
 class Rulebook:
     """Compiled form of a rules snapshot, with which a worker evaluates requests.
 
-    A worker never changes its compiled rules. It replaces them as a whole.
+    A worker never changes its compiled rules in place. A worker replaces its compiled rules as a whole.
     """
 
     callers: dict[str, Caller] = field(default_factory=dict)
@@ -123,9 +123,9 @@ async def build_rulebook(
     `models` contains the resource models that `load_models` returned for the snapshot. Raise SnapshotDamaged
     if a resource model is missing.
 
-    The garbage collector is disabled during the compilation. Later, the garbage collector ignores the
-    compiled objects. Each garbage collection over ten thousand compiled rules would stall requests for a
-    tenth of a second.
+    The garbage collector is disabled during the compilation. After the compilation, the garbage collector
+    ignores the compiled objects. Each garbage collection over ten thousand compiled rules would stall
+    requests for a tenth of a second.
     """
     gc.disable()
     try:

@@ -107,8 +107,8 @@ def _has_zlib_header(data: bytes) -> bool:
 def _begins_stored_block(data: bytes) -> bool:
     """Return True if data with a zlib header is also a valid deflate stream without a header.
 
-    Such ambiguous data begins like a stored block: block type bits, length, and the length's complement (RFC
-    1951 §3.2.4).
+    Data that is valid with and without a header begins like a stored block: type bits, length, and the
+    length's complement (RFC 1951 §3.2.4).
     """
     return data[1] ^ data[3] == 0xFF and data[2] ^ data[4] == 0xFF
 
@@ -164,10 +164,10 @@ class StreamDecoder:
 
     The decoder returns its output in pieces of limited size.
 
-    Each `feed` returns about 64 KiB of output at most (for br, one block more). While `pending` is true, more
-    output is available without further input: call `feed(b"")` again. The output of each content coding, not
-    only of the last, must not exceed `limit`. So a decompression bomb in an inner coding costs no more than a
-    bomb in the outer coding.
+    Each call of `feed` returns about 64 KiB of output at most (for br, one block more). While `pending` is
+    true, more output is available without further input: call `feed(b"")` again. The output of each content
+    coding, not only of the last, must not exceed `limit`. So a decompression bomb in an inner coding costs no
+    more than a bomb in the outer coding.
     """
 
     def __init__(self, codings: Sequence[str], *, limit: int | None = None) -> None:

@@ -48,7 +48,7 @@ def version_of(target: Target) -> str:
 
     Raise Refusal if another server could find a different API version in this `$batch` target.
 
-    Without this Refusal, the upstream could serve resources that differ from the resources that the proxy
+    If the target were ambiguous, the upstream could serve other resources than the resources that the proxy
     evaluated.
     """
     names = {name.folded for reading in target.readings for name in reading.names}

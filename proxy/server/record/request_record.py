@@ -165,7 +165,8 @@ class PendingEvent:
     def close(self, context: Context, refusal: Refusal, response_bytes: int) -> bool:
         """Complete the audit event of a request that the proxy refuses before its exchange begins.
 
-        Return False if the spool has no room for the audit event. The response must then not be sent.
+        Return False if the spool has no room for the audit event. Without the audit event, the response must
+        not be sent.
         """
         self.status = refusal.status
         self.reason = refusal.reason

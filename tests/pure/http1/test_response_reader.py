@@ -40,7 +40,10 @@ def expecting(*, to_head_request: bool = False) -> ResponseReader:
 
 
 def read(reader: ResponseReader, pieces: list[bytes]) -> Read:
-    """Feed a response reader piece by piece, as a connection does. No bytes may follow the response."""
+    """Feed a response reader piece by piece, as a connection does.
+
+    No bytes may follow the response that the reader receives.
+    """
     statuses: list[int] = []
     content = b""
     ended = False
