@@ -85,7 +85,7 @@ def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
 
 
 def _read_entry(event: Event) -> tuple[int, Any]:
-    """Return the fields of one event, or None if it can't be searched.
+    """Return the fields of one event, or None if the event can't be searched.
 
     Each event is read alone, so that one unreadable event does not hide other events.
     """

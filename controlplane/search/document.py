@@ -37,8 +37,8 @@ _MOST_NUMBER: Final = 2**53
 def read_document(event: Event) -> Document:
     """Return the searchable values of an event.
 
-    The document's organisation is the one that the store verified, even if the event names another
-    organisation.
+    The organisation in the document is the organisation that the store verified, even if the event names
+    another organisation.
     """
     try:
         content = orjson.loads(event.body)

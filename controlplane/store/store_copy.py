@@ -1,4 +1,4 @@
-"""The copy of a SQLite store into a PostgreSQL database, which can be continued after an interruption.
+"""Copy of a SQLite store into a PostgreSQL database. An interrupted copy can be continued.
 
 Large tables are copied first, in the order of their keys, in many transactions. The last key of a table in
 the PostgreSQL database shows where an interrupted copy continues. The tables that are not large are copied

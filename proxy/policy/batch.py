@@ -256,7 +256,7 @@ def _member(body: bytes, name: str) -> json_text.Member:
 
 
 def _members(text: bytes, start: int, names: Set[str]) -> dict[str, json_text.Member]:
-    """Return the members of a JSON object in the batch by name.
+    """Return the members of one JSON object in the batch, by name.
 
     Refuse a member name that occurs twice, or that differs from one of `names` only in letter case.
     """

@@ -104,7 +104,7 @@ def may_open(name: Name, method: str) -> bool:
 
 
 def _is_key(name: Name, at: int) -> bool:
-    """Return True if the path segment is an id or the path of a file, whatever its text is."""
+    """Return True if the path segment is an id or the path of a file, regardless of the segment's text."""
     return at in name.keys or name.folded[at - 1] == ITEMS
 
 

@@ -286,7 +286,7 @@ async def test_a_verification_names_what_never_came_and_the_period(
 
 
 async def test_a_purge_is_no_receipt(plane: Plane, well: ProxyClient, clock: FakeClock) -> None:
-    """The period of received events ends with the last received event, even if a purge removed it."""
+    """The period of received events ends with the last received event, even if a purge removed that event."""
     (org,) = well.org_ids
     came = rfc3339(clock.wall)
     clock.advance(hours=31 * 24)

@@ -1,4 +1,4 @@
-"""Tests that the same rules evaluate an implied request as if the application had sent it."""
+"""Tests that the same rules evaluate an implied request as if the application had sent this request."""
 
 from __future__ import annotations
 
