@@ -171,7 +171,10 @@ def generic_data_classes(program: Program) -> Iterator[str]:
 
 
 def named_tuples_of_objects(program: Program) -> Iterator[str]:
-    """Yield named tuples with an attribute of the type `object`: mypyc fails to import them. Use `Any`."""
+    """Yield named tuples with an attribute of the type `object`: mypyc fails to import them.
+
+    Use `Any` instead of `object`.
+    """
     for module in program.compiled_modules():
         for each in module.classes:
             if "typing.NamedTuple" in map(module.full_name, each.bases):

@@ -122,7 +122,10 @@ def _found(label: str, text: str, stored: PackedSchemas | None, request: ListRou
 
 
 def _stored_schema(stored: PackedSchemas | None, root: str) -> tuple[ResourceModel | None, str]:
-    """Return the organisation's schema of the path `root`, or the schema of its first root path instead."""
+    """Return the organisation's schema of the path `root`.
+
+    If that schema is missing, return the organisation's schema of the first other path.
+    """
     if stored is None or not stored.digests:
         return None, root
     found = root if root in stored.digests else min(stored.digests)

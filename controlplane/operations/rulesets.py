@@ -228,7 +228,7 @@ async def _propose(
     yaml: str | None = None,
     to_version: int | None = None,
 ) -> str:
-    """Store a change of a ruleset as a proposal that a second person must approve. Return its id."""
+    """Store a change of a ruleset as a proposal that a second person must approve. Return the proposal id."""
     return await propose(
         context,
         actor,

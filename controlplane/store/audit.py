@@ -357,7 +357,7 @@ def _replayed(connection: Connection, batch: NewBatch, found: _Found, now: int) 
 
 
 def _aged(batch: NewBatch, wall_ms: int) -> Outcome | None:
-    """Refuse a batch with so old an id that the store may no longer have the record of the id.
+    """Refuse a batch if its id is so old that the store may have deleted the record of the id.
 
     The proxy then sends the events of the batch again under a new batch id. The clock of the proxy that signs
     the request agrees with this host's clock, so a new batch id is never too old.

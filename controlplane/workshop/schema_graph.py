@@ -116,10 +116,7 @@ class SchemaGraph:
             level = list(self._longer(level, distance, arrives, through_references))
 
     def _distances(self, arrives: Callable[[int], bool], through_references: bool) -> dict[int, int]:
-        """Return for each schema type the navigations needed to reach a type for which `arrives` is True.
-
-        The number counts the navigations to the nearest such type.
-        """
+        """Return how many navigations lead from each type to the nearest type that `arrives` accepts."""
         types = self._reachable()
         distance = {type_: 0 for type_ in types if arrives(type_)}
         for steps in range(1, MAX_NAVIGATIONS + 1):

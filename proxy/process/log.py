@@ -15,7 +15,7 @@ from proxy.wire.log_line import LineFormatter
 
 
 class _StandardError:
-    """Log output to standard error that never blocks, even if no program reads standard error."""
+    """Output stream for log lines that never blocks, even if no program reads standard error."""
 
     def __init__(self) -> None:
         self._fd = self._shared = sys.stderr.fileno()

@@ -332,7 +332,7 @@ class SlowIndex:
 
 
 async def test_who_searches_much_waits_for_himself(context: OperationContext) -> None:
-    """All operators share one index reader, but one operator's queries must not delay those of another."""
+    """All operators share one index reader, but one operator's queries must not delay others' queries."""
     index = SlowIndex()
 
     async def slow() -> SearchIndex:

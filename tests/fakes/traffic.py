@@ -44,7 +44,7 @@ class Traffic:
 class TrafficMaker:
     """Makes the audit events that the given rules would produce.
 
-    Two makers of events whose random sources are equal make equal events.
+    Two event makers with equal random sources make equal events.
     """
 
     def __init__(self, now_ms: int, source: random.Random) -> None:

@@ -189,7 +189,7 @@ async def test_a_damaged_schema_on_disk_is_fetched_again(tmp_path: Path, control
 async def test_a_snapshot_of_a_release_without_schemas_is_asked_for_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The earlier release did not store these schemas, and a 304 response would not send them."""
+    """An earlier release stored no schemas, and a 304 response would not deliver the missing schemas."""
     cache = tmp_path / "snapshot.json"
     control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
     async with syncing(control, cache, Announcements()) as sync:

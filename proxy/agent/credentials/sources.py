@@ -133,7 +133,7 @@ def upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
 
 
 def certificate_end(secret: VaultSecret) -> float:
-    """Return when the certificate in a vault secret expires; infinity if the secret has no readable one."""
+    """Return when the certificate in a vault secret expires; infinity if no certificate is readable."""
     from proxy.agent.credentials.certificate import is_certificate, read_certificate
 
     if not is_certificate(secret.value, secret.content_type):

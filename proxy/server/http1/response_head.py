@@ -4,7 +4,7 @@ httptools checks each field (`field_lines`). This module checks the status line 
 The module `response_head` does no input or output.
 
 The response heads of a service differ only in a few values. So the proxy parses each spelling of the
-unchanging parts of a head only once, and remembers the result. The gain: `bench/test_head.py`.
+unchanging parts of a head only once, and remembers the result. `bench/test_head.py` measures the time saved.
 """
 
 from __future__ import annotations
