@@ -43,11 +43,12 @@ class Listeners:
         self._sockets = {key: _bound(key, listen, stack) for key, listen in wanted.items()}
 
     def listen(self) -> None:
-        """Listen on all addresses. If an address fails, listen on none of them.
+        """Listen on all addresses. If one address fails, listen on no address.
 
         Connections of clients wait until `serve` is called.
 
-        Between the calls of bind and listen, another program that starts now can take the same address.
+        If a second program starts at the same time, it can take the address between the calls of bind and
+        listen.
         """
         for key, pairs in self._sockets.items():
             for address, each in pairs:
@@ -94,7 +95,7 @@ def _bound(key: str, listen: Sequence[Address], stack: ExitStack) -> list[tuple[
 def _of_address(address: Address) -> list[socket.socket]:
     """Return the bound sockets of an address in the settings.
 
-    A host name may have several addresses. It is enough if the program can bind one of them.
+    A host name may have several addresses. It is enough if the program can bind one address of the host name.
     """
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []

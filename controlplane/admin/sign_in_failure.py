@@ -134,8 +134,8 @@ class SignInFailed(Exception):
     def sentence(self) -> str:
         """Sentence about the failed sign-in for the visitor, with the provider's error code.
 
-        Apart from the error code, the sentence contains no text of the provider. The name of the claim
-        comes from the settings, not from the provider.
+        Apart from the error code, the sentence contains no text of the provider. If the sentence names a
+        claim, the claim's name comes from the settings, not from the provider.
         """
         error, claim = self.details.get("error", ""), self.details.get("claim", "")
         return self.cause.sentence.format(error=f" ({error})" if error else "", claim=claim)
@@ -150,7 +150,7 @@ def check_enabled(operator: Operator, details: Mapping[str, str]) -> None:
 def said(text: object) -> str:
     """Return a text from the provider with unsafe characters escaped.
 
-    A mark shows if the text was truncated.
+    If a text of the provider is truncated, a mark shows the truncation.
     """
     safe = escaped(text if isinstance(text, str) else repr(text))
     return safe if len(safe) <= _LONGEST else f"{safe[:_LONGEST]}…({len(safe) - _LONGEST} more characters)"

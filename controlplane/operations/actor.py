@@ -32,7 +32,7 @@ class Actor:
     def is_named(self, name: str) -> bool:
         """Return True if an operator of that name is the actor.
 
-        Names compare as in the store: A-Z equals a-z, and all other characters must be identical. With a
+        Names compare as in the store, where A-Z equals a-z and all other characters must be identical. With a
         looser comparison, an operator could be added whose different name counts as the actor's name.
         """
         return fold(self.name) == fold(name)

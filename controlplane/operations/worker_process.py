@@ -126,7 +126,8 @@ _files: Final = _Queue(_SEND_LESS)
 async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run the function of a dry run in a worker process.
 
-    Raise StoreBusy if too many dry runs already wait. Raise InvalidRequest if the function takes too long.
+    Raise StoreBusy if too many dry runs already wait. Raise InvalidRequest if the function of the dry run
+    takes too long.
     """
     return await _trials.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
@@ -148,7 +149,9 @@ async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kw
 
 
 async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """Run a function for a console page. The page can be shown without the function's result.
+    """Run a function for a console page.
+
+    If the function fails, the page is shown without the function's result.
 
     Return None if the function does not finish soon.
     """

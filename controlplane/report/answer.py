@@ -298,7 +298,7 @@ def _stopped(rows: Sequence[Activity]) -> list[str]:
 
 
 def _reached(row: Activity) -> bool:
-    """Return True if the application received data, or may have changed data, by a request."""
+    """Return True if a request gave data to the application or may have changed data."""
     if row.outcome == "passed":
         return True
     return row.access == "write" and row.outcome in ("withheld", "unanswered")

@@ -66,7 +66,7 @@ class OutOfTime(Exception):
 
 
 class TimeLimit:
-    """Time limit of a search. The search checks the limit for each index part and each event that it reads.
+    """Time limit of a search. The search checks the time limit for each index part and each event.
 
     The search checks the time limit for each event, because the text of one event may be very long.
     """
@@ -110,7 +110,7 @@ class Reader:
     def begin(self, incarnation: str) -> None:
         """Discard the cached dictionaries of an earlier search index.
 
-        If the cache is large, discard all dictionaries.
+        If the cache of dictionaries is large, discard all cached dictionaries.
         """
         if (
             incarnation != self._incarnation

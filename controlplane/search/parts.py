@@ -68,8 +68,8 @@ _VALUES: Final = ", ".join("?" * (len(COLUMNS) + 1))
 def telling_damage() -> Iterator[None]:
     """Raise DatabaseError if the content of the search index is unreadable.
 
-    The index writer stores only readable content. So if content is unreadable, the disk has damaged it.
-    SQLite itself raises DatabaseError for a damaged file.
+    The index writer stores only readable content. So if content of the index is unreadable, the disk has
+    damaged this content. SQLite itself raises DatabaseError for a damaged file.
     """
     try:
         yield
@@ -145,7 +145,7 @@ def read_parts(db: sqlite3.Connection, orgs: Sequence[int] | None) -> list[Part]
 
 @telling_damage()
 def read_codes(db: sqlite3.Connection, part: int, codes: Codes) -> None:
-    """Add the codes that the part's table has and the cached dictionary lacks to the dictionary."""
+    """Add new codes from the part's table to the cached dictionary."""
     sql = f"SELECT code, field, value FROM codes_{part} WHERE code > ?"  # noqa: S608 - a number
     for code, name, text in db.execute(sql, (codes.newest,)):
         value = orjson.loads(text)
@@ -339,7 +339,8 @@ def _purge_part(
 def _remove(db: sqlite3.Connection, part: Part, org: int, rows: Sequence[Sequence[Any]]) -> None:
     """Remove the rows of some events from an index part, but keep the FTS5 tokens of these events.
 
-    The FTS5 tokens of a removed event belong to no row. They are removed together with the index part.
+    The FTS5 tokens of a removed event belong to no row. These tokens are removed together with the whole
+    index part.
     """
     keys, *columns = zip(*rows, strict=True)
     ((count, newest),) = db.execute(

@@ -64,7 +64,7 @@ class BlobSink:
 
 
 def open_objects(settings: BlobSettings, egress: Egress) -> ObjectStore:
-    """Return the storage of the archive. The storage has no connection yet.
+    """Return the storage of the archive. The storage of the archive is not connected yet.
 
     Raise SinkUnavailable if the package for this kind of storage is missing.
     """

@@ -150,8 +150,8 @@ class Consumer:
     async def _begin(self) -> None:
         """Read the cursor of the sink from the store.
 
-        If the sink is new, the store has no cursor for it. For a new sink, the setting `From` of the sink
-        determines the first event that the sink receives.
+        If the sink is new, the store has no cursor of this sink. For a new sink, the setting `From` of the
+        sink determines the first event that the sink receives.
         """
         at_newest = self._settings.from_ == "now"
         state = await self._store.begin_sink(self._name, at_newest=at_newest)
@@ -280,9 +280,9 @@ class Consumer:
     # Dead letters
 
     async def _retry(self, sink: Sink, selection: Selection) -> bool:
-        """Send the dead letters again that an operator requested.
+        """Send the dead letters again for which an operator requested a new delivery.
 
-        Return True if there were dead letters to send again.
+        Return True if an operator had requested a new delivery of at least one dead letter.
         """
         letters = await self._store.dead_letters(self._name, _RETRIES_AT_ONCE, retried=True)
         for letter in letters:
@@ -320,7 +320,7 @@ class Consumer:
 def _witnesses(events: Sequence[SinkEvent]) -> Sequence[SinkEvent]:
     """Return the newest events of different applications.
 
-    The events come from several applications, because one application may have caused the failures.
+    The returned events come from several applications, because one application may have caused all failures.
     """
     by_app = {each.members.get("appId"): each for each in events}
     newest = sorted(by_app.values(), key=lambda each: each.position, reverse=True)[:_WITNESSES]

@@ -66,7 +66,7 @@ class SinkSettings:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield a settings key and a message for each pair of settings in the section that conflict."""
+        """Yield a settings key and a message for each conflict between two settings of the section."""
         yield from ()
 
 

@@ -46,7 +46,10 @@ _LAST_POSITION: Final = (1 << 63) - 1
 def walk(
     connection: Connection, org_id: str, reached: Reached, last: int, key: bytes
 ) -> tuple[Reached, Misfit | None]:
-    """Verify the next links of the chain, up to number `last`. Stop before the first mismatch."""
+    """Verify the next links of the chain, up to number `last`.
+
+    Stop before the first link that does not match.
+    """
     with connection.damaged_text():
         return _walk(connection, org_id, reached, last, key)
 
@@ -82,7 +85,7 @@ def _further(reached: Reached, link: Link) -> Reached:
 
 
 def mismatch_at_end(connection: Connection, org_id: str) -> Misfit | None:
-    """Return the mismatch at the end of an organisation's audit chain, read in one transaction.
+    """Read the end of an organisation's audit chain in one transaction, and return its mismatch.
 
     The mismatch is a link that the verification cannot reach, or a block that the newest link does not cover.
     """

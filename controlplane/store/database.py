@@ -136,7 +136,7 @@ class Database(Protocol):
         """Run one statement that reads, and return all of its rows."""
 
     async def glance(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Run a statement that finds few rows by a key, with the shortest possible delay."""
+        """Run a statement that finds few rows by a key, and return the rows as fast as possible."""
 
     async def read(self, job: Job[T]) -> T:
         """Run a job whose statements all read the same state of the database."""

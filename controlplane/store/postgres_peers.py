@@ -3,7 +3,8 @@
 A control plane is the leader as long as its own database session holds the leader lock. The leader lock ends
 when the database session ends. So another control plane gets the lock if the leader dies, stalls or loses its
 connection. The database session that holds the leader lock also receives the announcements of new events.
-Announcements only shorten a delay. Without announcements, readers look for new events every few seconds.
+Announcements of new events only shorten the delay of readers. Without announcements, readers look for new
+events every few seconds.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class PostgresPeers:
     async def _look(self, session: _Session) -> None:
         """Try to become the leader, or check that this control plane is still the leader.
 
-        Then announce the events that this control plane stored to the other control planes.
+        If this control plane has stored events, announce these events to the other control planes.
 
         Announcements from other control planes arrive while the database session is checked.
         """

@@ -76,7 +76,7 @@ class Options:
 class Evidence:
     """The recorded requests whose paths have the same shape.
 
-    Methods that get the same rule form one group.
+    The HTTP methods that get the same rule form one group.
     """
 
     first: datetime | None = None  # None until a time is known
@@ -400,9 +400,9 @@ def suggest(
     of the patterns in `unguarded` get no query guard. The comment at the start of the ruleset says that the
     suggestion leaves out the requests in `blocked`.
 
-    A filter also blocks paths and queries that name a hidden property. Then evaluate the rules that have
-    filters on the same traffic, and call this function again with the results of `Blocked`. Repeat evaluation
-    and call until the suggested rules need no change of their query guards.
+    A filter also blocks paths and queries that name a hidden property. Evaluate the suggested rules with
+    filters on the same traffic, and call `suggest` again with the results of `Blocked`. Repeat evaluation and
+    call until the suggested rules need no change of their query guards.
     """
     name = _plain(name)
 
@@ -460,7 +460,7 @@ def _paths(
     *,
     all_in_order: bool = False,
 ) -> list[SuggestedPath]:
-    """Return the suggested paths. Methods that get the same rule on a path are combined."""
+    """Return the suggested paths. HTTP methods that get the same rule on a path are combined."""
     single: list[tuple[str, str, Evidence, Filter | None]] = []
     spelled: dict[str, str] = {}
     filtered: set[tuple[str, str]] = set()  # resources and methods that have a filter

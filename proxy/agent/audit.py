@@ -223,9 +223,11 @@ class Audit:
             parts.shipper.notify(await self._on_disk(parts.journal.pending))
 
     async def _opened(self) -> _Parts:
-        """Open the audit directory and the files in it. If this fails, retry until it succeeds.
+        """Open the audit directory and the files in it.
 
-        During the retries, the other tasks of the agent and the workers' spool continue.
+        If the audit directory cannot be opened, retry until the directory is open.
+
+        While the agent retries to open the audit directory, its other tasks and the workers' spool continue.
         """
         while True:
             try:

@@ -141,7 +141,10 @@ def _has_our_form(response: Response) -> bool:
 
 
 def _kind(response: Response) -> str:
-    """Return a text with the content type of a response. The text also says if the body is an HTML page."""
+    """Return a text with the content type of a response.
+
+    The returned text also says if the response body is an HTML page.
+    """
     given = response.headers.get("Content-Type", "")[:_LONGEST_TYPE]
     report = given if given and given.isascii() and given.isprintable() else "no content type"
     looks_like_page = response.body.lstrip()[:16].lower().startswith(_HTML)

@@ -95,7 +95,7 @@ def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
 
 
 def _refuse_unusable(variable: str, proxy_url: str) -> None:
-    """Refuse an unusable proxy variable, because ignoring it would send connections by a wrong route."""
+    """Refuse an unusable proxy variable. If it was ignored, connections would take an unintended route."""
     if proxy_url:
         try:
             parse_proxy_url(proxy_url)

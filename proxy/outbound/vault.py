@@ -1,4 +1,7 @@
-"""Interface to a key vault, for proxy and control plane. Its methods return plain values."""
+"""Interface to a key vault, for proxy and control plane.
+
+The methods of this interface return plain values.
+"""
 
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -1,4 +1,7 @@
-"""A dictionary that keeps a limited number of results. A missing result is computed again."""
+"""A dictionary that keeps a limited number of results.
+
+If a result is missing, the caller computes it again.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ _KEEP: Final = WhenFull.KEEP
 class BoundedMemo(Generic[K, V]):
     """A cache that stores at most `limit` results, each under its key.
 
-    To read a result, callers use the plain dictionary `entries`. To store a result, callers use `keep`.
-    `longest_key` is the greatest length (`len`) of a key that the memo stores. `longest_key` is None if all
-    keys of the memo are short.
+    To read a result from the memo, callers use the plain dictionary `entries`. To store a result in the memo,
+    callers use the method `keep`. `longest_key` is the greatest length (`len`) of a key that the memo stores.
+    `longest_key` is None if all keys of the memo are short.
     """
 
     __slots__ = ("_longest_key", "_when_full", "entries", "limit")

@@ -1,6 +1,6 @@
 """Find the rules for a request and for the requests that it implies.
 
-Combine these rules into an evaluation plan.
+Combine the found rules into an evaluation plan.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class RuleFinder:
         """Return the evaluation plan for a request method and the interpretations of a path.
 
         If the path names a hidden property, the plan normally blocks the request. A plan with `hides` removes
-        the property instead.
+        the hidden property from the response instead of blocking the request.
         """
         # Only expanded relations have options, which may imply further requests.
         last = self._all_pass or scope not in _IMPLYING

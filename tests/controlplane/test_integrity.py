@@ -76,7 +76,7 @@ def inflated(body: bytes) -> bytes:
 
 
 async def test_a_link_can_be_made_by_whoever_reads_the_documentation(plane: Plane, org: str) -> None:
-    """The test builds a chain link from documented steps only: JSON, DEFLATE, SHA-256 and the file format."""
+    """The test builds a chain link with documented methods only, such as JSON, DEFLATE and SHA-256."""
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         link = bytes(32)
         for row in file.execute("SELECT * FROM chain WHERE org_id = ? ORDER BY number", (org,)):
@@ -452,7 +452,7 @@ async def test_ingestion_and_purges_go_on_while_a_chain_is_walked(plane: Plane, 
 
 
 async def test_a_purge_that_is_cut_short_leaves_neither_half(plane: Plane, aged: str) -> None:
-    """One transaction purges the events and changes the chain links, so a failed purge changes neither."""
+    """One transaction purges events and changes the chain links, so a failed purge changes nothing."""
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         file.execute("CREATE TRIGGER t BEFORE UPDATE ON blocks BEGIN SELECT RAISE(ABORT, 'cut short'); END")
         file.commit()
@@ -523,7 +523,10 @@ _ONE = st.sampled_from([(table, column) for table, columns in CELLS.items() for 
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Create a store with blocks from which some events were purged. Return the store's directory."""
+    """Create a store with blocks from which some events were purged.
+
+    Return the directory of the new store.
+    """
     folder = tmp_path_factory.mktemp("untouched")
 
     async def make() -> str:

@@ -43,7 +43,10 @@ def everything(document: Document) -> bool:
 
 
 async def take(listener: Listener, count: int) -> list[int]:
-    """Return the sequence numbers of the next `count` events. Fail if fewer or more events arrive."""
+    """Return the sequence numbers of the next `count` events.
+
+    Fail if fewer or more than `count` events arrive.
+    """
     taken: list[int] = []
     async with asyncio.timeout(10):
         while len(taken) < count:

@@ -1,4 +1,4 @@
-"""Tests of the syslog sink: RFC 5424 messages, RFC 5425 framing over TLS, and lost connections."""
+"""Tests of the syslog sink, with messages by RFC 5424, framing by RFC 5425 over TLS, and lost connections."""
 
 from __future__ import annotations
 

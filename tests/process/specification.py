@@ -430,7 +430,10 @@ def whole_system(
     *,
     vault: bool = True,
 ) -> Iterator[Live]:
-    """Start the system with one application for each ruleset. Application and ruleset have the same name."""
+    """Start the system with one application for each ruleset.
+
+    Each application has the same name as its ruleset.
+    """
     files = {}
     for name, text in rulesets.items():
         files[name] = directory / f"{name}.yaml"

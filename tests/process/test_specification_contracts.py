@@ -58,7 +58,10 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
 
 
 def lines_on_stderr(stderr: str) -> list[str]:
-    """Return the lines of standard error. Check first that each line makes sense without the other lines."""
+    """Return the lines of standard error.
+
+    Check first that each line of standard error makes sense without the other lines.
+    """
     assert stderr.endswith("\n")
     lines = stderr.splitlines()
     assert all(
@@ -76,7 +79,7 @@ def test_org_add(operator: Operator, tier: str) -> None:
 
 
 def test_org_add_keeps_base_by_default(operator: Operator) -> None:
-    """If `--retention` is missing, the retention tier is base. An unknown tier is invalid input."""
+    """If `--retention` is missing, the retention tier is base. An unknown retention tier is invalid input."""
     assert operator.json("org", "add", "plain")["retention"] == "base"
     done = operator.run("org", "add", "odd", "--retention", "2y", "--json")
     assert (done.returncode, done.stdout) == (2, "")

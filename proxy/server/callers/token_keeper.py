@@ -54,8 +54,8 @@ def kid_of(key: bytes) -> str:
 class UnknownToken(Refusal):
     """Error for a token that identifies no caller.
 
-    If the token identifies no caller, the organisation of the request is unknown. So the request has no audit
-    event.
+    If the token identifies no caller, the organisation of the request is unknown. So a request whose token
+    identifies no caller has no audit event.
     """
 
 

@@ -136,7 +136,7 @@ class RequestFields:
     def seen_by_rules(self, client_request_id: bytes | None) -> Headers:
         """Return the header fields that the upstream receives.
 
-        Only these header fields may affect a verdict.
+        Only the header fields that the upstream receives may affect a verdict.
         """
         pairs = self.pairs
         if pairs is None:
@@ -194,7 +194,7 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
     """Parse and check a request head. Raise MalformedHead if the head is not valid.
 
     `head` ends with the empty line after the header section. `last` contains the header fields of the
-    connection's previous request. Usually `head` has the same fields.
+    connection's previous request. Usually the header fields in `head` are the same as in `last`.
     """
     line = _REQUEST_LINE.match(head)
     if line is None:

@@ -138,9 +138,11 @@ class ResponseReader:
         return head
 
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the body bytes in `data` and in earlier input. Also return True if the response has ended.
+        """Return the body bytes in `data` and in earlier input.
 
-        The earlier input is the bytes that `feed` received after the response head and did not use.
+        The second returned value is True if the response has ended.
+
+        The earlier input consists of bytes that `feed` received after the response head and did not use.
 
         Raise BrokenResponse if the body is malformed.
         """

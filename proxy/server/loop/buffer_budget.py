@@ -58,6 +58,6 @@ class BufferBudget:
         return cuts
 
     def forget(self, reader: object) -> None:
-        """Stop counting the unread bytes of `reader`, because it has read them or has disconnected."""
+        """Stop counting the bytes for `reader`, a client that has read all bytes or has disconnected."""
         size, _ = self._slow.pop(reader, (0, None))
         self.unsent -= size

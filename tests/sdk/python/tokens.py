@@ -1,4 +1,7 @@
-"""Request a token with each credential class of the SDK that an application may use. Use each token once."""
+"""Request a token with each credential class of the SDK that an application may use.
+
+Use each received token once.
+"""
 
 import asyncio
 import json
