@@ -2,7 +2,7 @@
 
 A proxy that enrols with a token has no keys yet, so its enrolment request is not signed. An enrolment request
 without an enrolment token is signed like a request to the agent API. The response to a signed enrolment
-request contains new keys for the proxy that signed it.
+request contains new keys for the proxy that signed the request.
 """
 
 from __future__ import annotations

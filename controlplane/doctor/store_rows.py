@@ -15,7 +15,7 @@ from controlplane.store.sqlite_connection import SqliteConnection
 
 
 class Unreadable(Exception):
-    """Error because the store can't be read; its text is the reason."""
+    """Error because the store can't be read. The text of the error is the reason."""
 
 
 @contextmanager

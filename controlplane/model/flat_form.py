@@ -26,7 +26,7 @@ _NONE: Final = 0  # no type; a reference to a type is its row number plus 1
 
 
 def encode(schema: Schema) -> bytes:
-    """Return a parsed schema in the flat form.
+    """Return the flat form of a parsed schema.
 
     The flat form of a schema does not depend on the order of declarations in the schema's document.
     """

@@ -3,8 +3,8 @@
 The code of this module does no I/O itself.
 
 The first byte of a block's body identifies the format of the body. If a block's body begins with the byte
-`[`, it is an uncompressed JSON array of events, as earlier releases stored it. The store still writes an
-uncompressed JSON array if compression would save no space. The byte 1 begins a compressed body: the JSON
+`[`, the body is an uncompressed JSON array of events, as earlier releases stored it. The store still writes
+an uncompressed JSON array if compression would save no space. The byte 1 begins a compressed body: the JSON
 array in raw DEFLATE with the preset dictionary `DICTIONARY`.
 """
 

@@ -39,7 +39,7 @@ _USES_OF_ENDING: Final = (
 
 
 def ending_rows(connection: Connection) -> list[EndingCredential]:
-    """Return the credentials that have an expiry time, of enabled applications, sorted by expiry time."""
+    """Return the expiring credentials of enabled applications, sorted by expiry time."""
     used = connection.rows(_USES_OF_ENDING, ())
     last_ms = {(app_id, credential_id): last for app_id, credential_id, last in used}
     found = []

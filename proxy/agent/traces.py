@@ -1,7 +1,7 @@
 """Make trace spans from audit records of requests, and send these spans to a trace collector.
 
 Spans may be lost, but audit events may not. So the storage of an event never waits for a span. The queue of
-spans has a maximum length. A span is lost if the queue is full, if the collector refuses it, or if the
+spans has a maximum length. A span is lost if the queue is full, if the collector refuses the span, or if the
 collector stays unreachable until shutdown.
 """
 

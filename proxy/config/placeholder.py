@@ -46,7 +46,7 @@ def is_entra(url: str) -> bool:
 
 
 def shared_authority(url: str) -> str | None:
-    """Return the first path segment of an Entra URL if it stands for many tenants; None for any other URL."""
+    """Return the first path segment of an Entra URL if the segment stands for many tenants, or None."""
     if not is_entra(url):
         return None
     first = urlsplit(url).path.strip("/").partition("/")[0].lower()

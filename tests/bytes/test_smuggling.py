@@ -255,7 +255,7 @@ def _fields() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
 
 
 def _refused_with_bodies() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
-    """Yield requests with a body that the proxy refuses because of the request head.
+    """Yield requests that have a body and that the proxy refuses because of their head.
 
     The proxy must not interpret the body of a refused request as another request.
     """
@@ -517,7 +517,7 @@ def test_the_upstream_receives_exactly_what_an_independent_parser_reads(bench: B
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the fields that the proxy forwards unchanged: no framing fields, no replaced fields."""
+    """Return the header fields that the proxy forwards unchanged, without framing and replaced fields."""
     listed = {
         option.strip().lower()
         for name, value in fields

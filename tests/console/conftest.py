@@ -91,7 +91,7 @@ def seeded_and_served(folder: Path) -> Iterator[Served]:
 def serving(config: Path) -> Iterator[tuple[str, str]]:
     """Run a control plane as a separate process.
 
-    Yield the addresses of the console and the agent API, both of one control plane.
+    Yield the addresses of the control plane's console and agent API.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "controlplane", "--config", str(config)],

@@ -329,7 +329,7 @@ async def test_a_response_s_signature_is_none_of_a_request(proxy: ProxyClient) -
 
 
 async def test_a_report_sent_again_counts_once(plane: Plane, proxy: ProxyClient) -> None:
-    """If a killed agent sends a report again, the control plane recognises it by the start of its window."""
+    """The control plane recognises the repeated report of a killed agent by the report's window start."""
     for evaluated in (1, 7):
         body = METRICS_BODY.replace(b"1}", b"%d}" % evaluated)
         assert (await proxy.send(METRICS, body)).status == 200

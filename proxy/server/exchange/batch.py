@@ -117,7 +117,7 @@ class Batch:
 
     @property
     def reads_responses(self) -> bool:
-        """True if the filter or the deciding rule of any sub-request reads the response."""
+        """True if any sub-request has a filter or a deciding rule that reads the response."""
         evaluations = [each.evaluation for each in self._parts]
         return any(each.reads_response_body for each in evaluations if each is not None)
 
@@ -411,7 +411,7 @@ def _says_of_every_part(status: int | None) -> bool:
 
 
 def _trace_in(headers: Iterable[tuple[str, str]]) -> str | None:
-    """Return trace id, span id and flags of a sub-request's `traceparent`, if it has exactly one."""
+    """Return trace id, span id and flags of a sub-request's `traceparent`, if exactly one is present."""
     values = [value for name, value in headers if name.lower() == "traceparent"]
     return trace_of(values[0].encode("utf-8", "replace")) if len(values) == 1 else None
 

@@ -72,7 +72,7 @@ class BodyReader:
         return rest
 
     def lines_exceed(self, limit: int) -> bool:
-        """Return True if more than `limit` chunk framing lines were read since the last result True."""
+        """Return True if more than `limit` framing lines were read since this method last returned True."""
         chunks = self._chunks
         if chunks is None or chunks.lines <= limit:
             return False

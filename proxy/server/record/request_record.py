@@ -82,7 +82,7 @@ def pending_event_of_refused(context: Context, received: bytes, peer: str) -> Pe
 
 
 class PendingEvent:
-    """Facts about one request that are known so far.
+    """Facts that are known so far about one request.
 
     The method `write` makes one audit event from the known facts.
     """
