@@ -34,7 +34,7 @@ _PORTAL: Final = Response(200, (("Content-Type", "text/html"),), b"<html>Welcome
 class ObjectStorage(Fake):
     """A fake storage of objects by name.
 
-    `throttled` is the number of requests that the fake storage refuses because they come too fast.
+    `throttled` is the number of next requests that the fake refuses, as if they came too fast.
     """
 
     def __init__(self) -> None:
