@@ -121,7 +121,8 @@ class Evidence:
         """Return a filter that shows at most the data of the recorded responses; None if no filter is needed.
 
         If a pattern stands for several resources and only some responses were filtered, the filter applies to
-        all these resources. A path pattern cannot express that some of its resources were not filtered.
+        all these resources. A path pattern cannot express that some resources of the pattern were not
+        filtered.
         """
         if self.hidden is None or (self.whole and not is_general):
             return None
@@ -401,8 +402,8 @@ def suggest(
     suggestion leaves out the requests in `blocked`.
 
     A filter also blocks paths and queries that name a hidden property. Evaluate the suggested rules with
-    filters on the same traffic, and call `suggest` again with the results of `Blocked`. Repeat evaluation and
-    call until the suggested rules need no change of their query guards.
+    filters on the same traffic, and call `suggest` again with the results of `Blocked`. Repeat this
+    evaluation and the call of `suggest` until no suggested rule needs to lose its query guard.
     """
     name = _plain(name)
 
@@ -460,7 +461,7 @@ def _paths(
     *,
     all_in_order: bool = False,
 ) -> list[SuggestedPath]:
-    """Return the suggested paths. HTTP methods that get the same rule on a path are combined."""
+    """Return the suggested path patterns. HTTP methods that get the same rule on a path are combined."""
     single: list[tuple[str, str, Evidence, Filter | None]] = []
     spelled: dict[str, str] = {}
     filtered: set[tuple[str, str]] = set()  # resources and methods that have a filter

@@ -103,7 +103,7 @@ def _readable(app: SyncApp, listed: Iterable[msgspec.Raw]) -> tuple[SyncCredenti
 def credentials_of(app: App) -> tuple[Credential, ...] | None:
     """Return an application's credentials from the snapshot; None if the snapshot has only secret hashes.
 
-    The result lists expired credentials last.
+    The returned tuple contains the expired credentials last.
     """
     if app.credentials is None:
         return None

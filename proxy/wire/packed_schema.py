@@ -39,6 +39,6 @@ def unpack(packed: bytes) -> bytes:
 def load(packed: bytes, digest: str) -> ResourceModel:
     """Decompress the schema that has the given digest.
 
-    Raise DamagedModel if the bytes are not the deflated form of that schema.
+    Raise DamagedModel if the bytes are not the deflated form of the schema with the given digest.
     """
     return ResourceModel(unpack(packed), digest)

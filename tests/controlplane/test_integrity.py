@@ -51,7 +51,10 @@ def tamper(plane: Plane, change: Tamper | str) -> None:
 
 @pytest.fixture
 async def org(plane: Plane, proxy: ProxyClient) -> str:
-    """Create an organisation with four blocks of three events. The third block begins at position 7."""
+    """Create an organisation with four blocks of three events.
+
+    The third of these blocks begins at position 7.
+    """
     (org,) = proxy.org_ids
     for number in range(4):
         sent = batch(f"b{number}", org, range(number * 3 + 1, number * 3 + 4))

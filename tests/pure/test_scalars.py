@@ -1,6 +1,6 @@
 """Tests that a scalar in a ruleset or policy case is compared as the text that was written.
 
-If the comparison needs a number, the scalar is read as a number.
+If a comparison needs a number, the text of the scalar is read as a number.
 """
 
 from __future__ import annotations
