@@ -38,7 +38,7 @@ def asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
 
 
 def counts_for(candidate: Candidate, reading: Reading) -> bool:
-    """Return False if the rule does not count for a path interpretation, because no upstream uses it.
+    """Return False if the rule does not count for a path interpretation that the upstream never uses.
 
     A rule applies to an unused interpretation only if the rule spells out segments that no other
     interpretation produces. A wildcard of a rule does not match segments of an unused interpretation, because
