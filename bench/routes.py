@@ -1,6 +1,6 @@
 """Count the routes to twenty targets of Microsoft Graph that a ruleset leaves open (does not block).
 
-python -m bench.routes METADATA [--all] [--references]
+    python -m bench.routes METADATA [--all] [--references]
 
 METADATA is the schema file that Graph serves as /v1.0/$metadata. `--all` also prints each open route, for the
 rules that match by resource and for the rules that allow jobs. `--references` also counts paths that go on

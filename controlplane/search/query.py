@@ -1,8 +1,9 @@
 """The filter grammar: the text that an operator types, as plain values that every search index uses.
 
-filter = *( term separated by white space ) all terms must hold term = [ "-" ] ( field ":" value *( "," value
-) / text ) value = quoted / bare, where * stands for any characters; numbers and times also > >= < <= and
-low..high text = quoted / bare, a run of words as they stand in the event's text; a bare one may end in *
+    filter = *( term separated by white space )            all terms must hold
+    term   = [ "-" ] ( field ":" value *( "," value ) / text )
+    value  = quoted / bare, where * stands for any characters; numbers and times also > >= < <= and low..high
+    text   = quoted / bare, a run of words as they stand in the event's text; a bare text may end in *
 
 This module does not depend on an index. Every filter text results in a Filter, or in a QueryError that names
 the column of the error. The parser takes time linear in the length of the text.

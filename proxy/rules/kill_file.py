@@ -2,7 +2,9 @@
 
 The emergency stop file works also while the control plane is unreachable.
 
-# who, when and why app hr-sync by id, client id or name org Contoso by id or name
+    # who, when and why
+    app hr-sync          by id, client id or name
+    org Contoso          by id or name
 
 An emergency stop file without a line for an application or organisation, or with the line `all`, stops
 everything. An unreadable emergency stop file, or an invalid line in it, also stops everything, because the

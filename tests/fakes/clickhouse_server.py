@@ -3,7 +3,11 @@
 The fake supports the parts that a client of ClickHouse uses. The supported parts are queries with parameters
 and settings, INSERTs with data in any format, compression, and errors with their code. The engine chdb does
 all other work of the fake ClickHouse. The fake ClickHouse has no sessions, no users with rights and no
-replicas. python clickhouse_server.py DIRECTORY PORT [PASSWORD] prints a line once it listens.
+replicas.
+
+    python clickhouse_server.py DIRECTORY PORT [PASSWORD]
+
+The fake ClickHouse prints a line once it listens.
 """
 
 from __future__ import annotations
