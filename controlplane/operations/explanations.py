@@ -26,7 +26,7 @@ class AskedFacts(msgspec.Struct, rename="camel"):
 
 
 class AttemptFacts(msgspec.Struct, rename="camel"):
-    """One rule that the proxy tried on the request."""
+    """A rule that the proxy tried on the request."""
 
     rule_id: str
     outcome: str  # unmatched, perhaps, logs, filters, decides, unreadable, unknown

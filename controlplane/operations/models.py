@@ -287,7 +287,7 @@ def _label(source: str) -> str:
 
 
 async def _orgs(context: OperationContext, actor: Actor, reference: str | None) -> list[Org]:
-    """Return the organisation that a reference names, or all visible organisations if there is no reference.
+    """Return the organisation that a reference names, or all visible organisations without a reference.
 
     The actor needs the role for the operation in each returned organisation.
     """

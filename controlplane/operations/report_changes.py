@@ -60,7 +60,7 @@ _CHANGING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """One switch of an application from one ruleset to another.
+    """A switch of an application from one ruleset to another.
 
     In the operator log of an earlier release, a line about a switch does not name the rulesets.
     """

@@ -839,7 +839,7 @@ class _Visible:
 
 
 def _lately_ended(app: App, now_ms: int) -> EndedCredentials | None:
-    """Return the expired credentials that proxies still report, or None if there are no such credentials."""
+    """Return the credentials that ended in the last _ENDED_KNOWN_MS, or None if no credential did."""
     secret, since_ms = app.ended_secret, now_ms - _ENDED_KNOWN_MS
     ended = EndedCredentials(
         secret if secret is not None and (secret.expires_ms or 0) > since_ms else None,

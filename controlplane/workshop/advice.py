@@ -294,7 +294,7 @@ def _covers(general: Pattern, special: Pattern) -> bool:
 
 
 def _shared(one: Pattern, other: Pattern) -> str | None:
-    """Return a pattern for the paths that both given patterns match, or None if there are no such paths."""
+    """Return a pattern for the paths that both given patterns match, or None if they share no path."""
     short, long = sorted((one, other), key=lambda pattern: len(pattern.segments))
     if len(short.segments) < len(long.segments) and not short.rest:
         return None

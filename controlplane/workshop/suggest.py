@@ -287,7 +287,7 @@ class Observations:
 def _transforms(names: tuple[str, ...]) -> Transforms | None:
     """Parse names of transforms such as `strip:a`, `allow:b` and `items:{…}`.
 
-    Return None if there are no names, or if a rule can't contain one of the transforms.
+    Return None without names, or if a rule can't contain one of the transforms.
     """
     named = parse_names(names)
     known = [*named.stripped, *(named.allowed or ())]

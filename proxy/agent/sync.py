@@ -161,7 +161,7 @@ class Sync:
     def stopped_beside(self) -> Stops:
         """Emergency stops that apply although they are not in the snapshot.
 
-        The agent could not write these stops into the snapshot, or there is no snapshot yet.
+        The agent could not write these stops into the snapshot, or the first snapshot is still missing.
         """
         return self._stopped_beside
 

@@ -116,7 +116,7 @@ class MalformedTarget(ValueError):
 
 
 class Name(NamedTuple):
-    """One name of a resource, in one interpretation of the request target.
+    """A name of a resource, in one interpretation of the request target.
 
     In `exact`, None marks a path segment that only a literal segment of a rule can match, never a wildcard
     for an id. `keys` has the positions of path segments that are certainly object ids: ids in parentheses,

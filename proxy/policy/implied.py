@@ -169,7 +169,7 @@ class Suffix(NamedTuple):
 
 
 class Way(NamedTuple):
-    """One possible form of an implied request: a method and a target."""
+    """A possible form of an implied request: a method and a target."""
 
     method: str
     target: Target

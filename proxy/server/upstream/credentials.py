@@ -116,9 +116,9 @@ class UpstreamCredentials:
         return any(each.valid(now) for each in self._relevant(used))
 
     def settled(self, used: Iterable[UpstreamCredential], now: float) -> bool:
-        """Return True if a credential in `used` is valid, and no credential waits for its first report.
+        """Return True if a credential in `used` is valid, and each credential has its first report.
 
-        The agent's first report on a credential is a token, or the reason why there is no token.
+        The agent's first report on a credential is a token, or the reason why the token is missing.
         """
         return self.able(used, now) and all(each.valid(now) or each.report for each in self._relevant(used))
 
