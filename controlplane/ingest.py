@@ -173,7 +173,7 @@ def implausible(time_ms: int, received_ms: int) -> Implausible | None:
 def _marked(raw: bytes, mark: Implausible | None, received_ms: int) -> bytes:
     """Return the event with two members added at its end, which mark its time as implausible.
 
-    The other bytes of the event stay as the proxy wrote them.
+    All bytes before the added members stay as the proxy wrote them.
     """
     if mark is None:
         return raw

@@ -277,7 +277,7 @@ API: Final = {
     "invalidRequest": Text(
         "The request has a missing, unknown or invalid member. The error message or "
         "`problems` names each faulty member.",
-        "Correct the members of the request. [HTTP APIs](api.md) lists the members of each operation.",
+        "Correct the JSON members that the message names. [HTTP APIs](api.md) lists the members of each operation.",
     ),
     "unauthenticated": Text(
         "The request has no API token and no session, or its token or session is unknown or has ended.",

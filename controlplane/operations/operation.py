@@ -192,7 +192,10 @@ class Stream(Generic[Q]):
 def stream(
     name: str, path: str, *media_types: str
 ) -> Callable[[Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]], Stream[Q]]:
-    """Return a decorator that turns a function into a stream, with the request type in its annotation."""
+    """Return a decorator that makes a Stream of a function.
+
+    The annotation of the function's parameter `request` is the request type.
+    """
 
     def made(function: Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]) -> Stream[Q]:
         return Stream(name, path, get_type_hints(function)["request"], media_types, function)

@@ -349,7 +349,10 @@ class Explainer:
         return tuple(report) if blocks else ()
 
     def _before_a_response(self, considered: _Considered, request: RequestFacts) -> Iterator[Attempt]:
-        """Yield the response rules that need no response, until the first rule that needs a response."""
+        """Yield each response rule that can be evaluated from the request alone.
+
+        Stop at the first rule that needs the response.
+        """
         for index, rule in enumerate(self._ruleset.rules):
             if rule.when != "response" or rule.verdict == "log_only":
                 continue

@@ -221,7 +221,7 @@ class Target:
 
     @property
     def as_taken(self) -> Target:
-        """The request target, reduced to the query options that the upstream itself reads.
+        """The request target without the query options that the upstream does not read.
 
         If the upstream does not decode twice, the target lacks the query options and values that only a
         second decoding produces.

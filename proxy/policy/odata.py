@@ -81,7 +81,7 @@ _EMPTY_PARENTHESES_REVERSED: Final = re.compile(r"(?:\)\( *)+")
 class Part(NamedTuple):
     """A segment of a path's name.
 
-    If `exact` is None, only a literal segment of a rule can match this segment, and no wildcard can.
+    If `exact` is None, no wildcard in a rule matches the path segment. Only a literal segment in a rule does.
     """
 
     folded: str

@@ -5,22 +5,35 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from itertools import cycle
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-# Ports below those that the system gives to outgoing connections, with one range for each parallel test
-# process. So no program takes a port between the check and the server's start. Each process begins at another
-# place in its range, so that another run on the same machine picks other ports.
+# Ports below those that the system gives to outgoing connections, so that no program takes a port between the
+# check and the server's start.
 _FIRST: Final = 10_000
-_EACH: Final = 2_000
+_EACH: Final = 500  # ports of a block
+_BLOCKS: Final = 40
 
 
 def _candidates() -> Iterator[int]:
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = _FIRST + number % 10 * _EACH
-    start = os.getpid() * 37 % _EACH
-    return cycle(first + (start + offset) % _EACH for offset in range(_EACH))
+    """Yield the ports of a block that no other test process of this machine uses, again and again.
+
+    A process owns a block as long as it has a socket with the block's name in the abstract namespace. Another
+    run in a chroot has the same names, because it has the same network.
+    """
+    with socket.socket(socket.AF_UNIX) as claim:
+        first = _FIRST + _claimed(claim) * _EACH
+        while True:
+            yield from range(first, first + _EACH)
+
+
+def _claimed(claim: socket.socket) -> int:
+    for block in range(_BLOCKS):
+        with suppress(OSError):
+            claim.bind(f"\0graphward-test-ports-{block}")
+            return block
+    raise AssertionError(f"{_BLOCKS} test processes use all blocks of ports")
 
 
 _ports = _candidates()
@@ -34,7 +47,7 @@ def free_port() -> int:
                 return port
         except OSError:
             continue
-    raise AssertionError("unreachable: a cycle has no end")
+    raise AssertionError("unreachable: the ports have no end")
 
 
 def this_program() -> str:

@@ -19,6 +19,7 @@ from proxy.audit.spool import budget_lock
 from tests.fakes import commands
 from tests.fakes.system import System
 from tests.process.proxy_parts import (
+    WAIT_SECONDS,
     Client,
     Load,
     assert_no_gap,
@@ -154,6 +155,7 @@ async def test_a_disk_that_does_not_response_silences_neither_heartbeat_nor_read
     assert "Traceback" not in log_of(system)
 
 
+@pytest.mark.timeout(240)
 async def test_a_disk_that_events_alone_have_filled_empties_again(tmp_path: Path, small_disk: Path) -> None:
     async with whole_system(tmp_path, environment=ENVIRONMENT) as system:
         await kill_control_plane(system)
@@ -163,7 +165,8 @@ async def test_a_disk_that_events_alone_have_filled_empties_again(tmp_path: Path
             await until_refused(load)
             await system.start_control_plane()
             count = load.served
-            await until(lambda: load.served > count + 50)
+            # The supervisor replaces the agent first, and the next agent delivers what fills the disk.
+            await until(lambda: load.served > count + 50, 3 * WAIT_SECONDS)
         await settled(system, load)
         await until(lambda: readiness(system)["ready"])
 
