@@ -334,8 +334,8 @@ class _Agent:
     def tell_old_worker(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
         """Send only rules and emergency stops to an old worker.
 
-        An old worker's credentials are valid until they expire. The old worker sends its messages to another
-        agent, not to this one.
+        An old worker's credentials are valid until they expire. This agent discards the old worker's
+        messages, because they are meant for the old agent, which has ended.
         """
         channel = Channel(end, lambda message: None)
         self._old_channels.append(channel)
