@@ -141,7 +141,7 @@ def set_second_person(
     ],
     json: Json = False,
 ) -> None:
-    """Require, or no longer require, that a second operator approves changes of the active rules."""
+    """Require that a second operator approves changes of the active rules, or end this requirement."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj

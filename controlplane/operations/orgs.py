@@ -95,7 +95,7 @@ async def set_retention(context: OperationContext, actor: Actor, request: SetRet
 
 @operation("org.set-second-person", "PUT", "/orgs/{org}/second-person")
 async def set_second_person(context: OperationContext, actor: Actor, request: SetSecondPerson) -> OrgFacts:
-    """Turn on or off that changes of the active rules need a second operator's approval."""
+    """Require that a second operator approves changes of the active rules, or end this requirement."""
     org = await context.resolve.org(actor, "admin", request.org)
     return await _one(context, await context.store.set_approvals(org.org_id, 1 if request.needed else 0))
 
