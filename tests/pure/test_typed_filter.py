@@ -121,6 +121,22 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return []
 
 
+def test_items_of_a_type_removes_objects_only_from_lists_and_expanded_members() -> None:
+    rules = rules_of(filter_rule(transforms="items: {keep: [{property: userType, equals: Guest}]}"))
+    member, guest = typed("user", userType="Member"), typed("user", userType="Guest")
+
+    def left(target: str, body: Any) -> Any:
+        transforms = decide(rules, target).transforms
+        assert transforms is not None
+        return json.loads(filter_of(transforms).apply(json.dumps(body).encode()).body)
+
+    assert left("/v1.0/groups/g/members", {"value": [member, guest]}) == {"value": [guest]}
+    group = {"id": "g", "members": [member, guest], "owner": member}
+    assert left("/v1.0/groups/g?$expand=members", group) == group | {"members": [guest]}
+    other = user(userType="Guest", manager=member)
+    assert left("/v1.0/users/u", other) == other
+
+
 def test_other_types_keep_their_property_and_every_byte() -> None:
     decision = decide(USERS, "/v1.0/users")
     assert decision.transforms is not None
