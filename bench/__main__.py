@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(rig: Rig, chosen: Sequence[str], pace: Pace) -> int:
-    """Run the chosen jobs and print the table of each job.
+    """Run the chosen benchmark jobs, and print the result table of each job.
 
     Write the report after a complete run without failures.
     """

@@ -1,8 +1,8 @@
 """A simple Python proxy (aiohttp on uvloop), with which benchmarks compare Graphward.
 
 `evaluate` adds Graphward's default duties: check each token once, evaluate one path rule, swap the
-credential, and write a JSON record for each request. With `strip`, the aiohttp proxy removes three properties
-from each item of a response, with orjson.
+credential, and write a JSON record for each request. The mode `strip` removes three properties from each item
+of a response, with the JSON library orjson.
 """
 
 from __future__ import annotations

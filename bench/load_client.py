@@ -1,7 +1,7 @@
 """Load client for machines without wrk: each connection sends its next request after each response.
 
-The load client's arguments are an address, the number of connections, the duration in seconds, and the head
-file. The load client prints a result line in the same format as requests.lua.
+The load client's arguments are an address, the number of connections, the duration in seconds, and a file
+with a request head. The load client prints a result line in the same format as requests.lua.
 """
 
 from __future__ import annotations

@@ -125,7 +125,8 @@ class Connection(web.RequestHandler):
 def allow_all_descriptors() -> None:
     """Raise the process's limit of open files, because each connection needs a file descriptor.
 
-    The usual soft limit of 1024 exists for programs that still use select().
+    Programs that use select() need a soft limit of 1024 open files, which is therefore the usual limit of a
+    process.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)

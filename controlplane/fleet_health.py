@@ -46,7 +46,7 @@ _SECOND_MS: Final = 1000
 class Facts:
     """The facts about one proxy that determine its health.
 
-    Ages are measured from the arrival of the proxy's last heartbeat.
+    In these facts, every age is the age at the time when the proxy's last heartbeat arrived.
     """
 
     interval_ms: int

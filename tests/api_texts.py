@@ -1,6 +1,7 @@
 """Texts for docs/reference/api.md that are not in the code: operations' permissions, request members.
 
-A test fails if an operation or a request member has no text here, or if a text here belongs to neither.
+A test fails if an operation or a request member has no text in this module, or if a text belongs to no
+operation or member.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _MEANINGS: Final = {
 
 
 class Screen:
-    """The output of the demo on a terminal. If the terminal was closed, the demo writes nothing to it."""
+    """The output of the demo on a terminal. After the terminal is closed, the demo runs on without output."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

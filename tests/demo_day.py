@@ -90,7 +90,7 @@ class Yesterday:
     async def register(self, system: System) -> Registered:
         """Write the whole past of the demo to the store.
 
-        The control plane must not run while this method writes the past events.
+        The control plane must not run while `register` writes past events to the store.
         """
         now_ms = time.time_ns() // 1_000_000
         clock = FakeClock(now_ms - 40 * DAY_MS)
@@ -182,7 +182,7 @@ class _Past:
         return Application(name, made.client_id, made.client_secret or "")
 
     async def add_events(self) -> Sequence[Mapping[str, Any]]:
-        """Store the day's events as the proxy's own events, numbered from 1 without a gap."""
+        """Store a day of events under the proxy's identity, numbered from 1 without a gap."""
         context = self._context
         org = await context.resolve.org(self.actor, "viewer", ORG)
         proxy = await context.resolve.proxy(self.actor, "viewer", PROXY)

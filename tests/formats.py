@@ -1,8 +1,8 @@
 """Write files in the formats of this release, which later releases must still be able to open.
 
-Run `python -m tests.formats` once for each release that changes a format. The program writes its files to a
-new directory. The module test_formats.py opens the directories of all releases. The written files contain no
-real secrets: no other system uses their keys and hashes.
+Run `python -m tests.formats` once for each release that changes a format. The program `tests.formats` writes
+its files to a new directory. The module test_formats.py opens the directories of all releases. The keys and
+hashes in the written files are not secret, because no other system uses them.
 """
 
 from __future__ import annotations

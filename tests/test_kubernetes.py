@@ -103,7 +103,7 @@ def number_of_bytes(quantity: str) -> int:
 
 
 def instructions(stage: str) -> dict[str, str]:
-    """Return the last Dockerfile instruction of each kind that applies to a program's image."""
+    """Return the Dockerfile instructions for a program's image: of each kind of instruction, the last one."""
     found: dict[str, str] = {}
     inside = False
     for line in (ROOT / "Dockerfile").read_text("utf-8").splitlines():
@@ -347,7 +347,7 @@ def test_no_secret_is_in_the_manifests(overlay: str) -> None:
 
 
 def blocks() -> list[tuple[str, str]]:
-    """Return the command blocks of the page, each with the first line, which describes its commands."""
+    """Return the command blocks of the Kubernetes page, each with the comment in its first line."""
     found = re.findall(r"^```sh\n# ([^\n]*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert len(found) == PAGE.read_text("utf-8").count("```sh\n"), "each block says whether it was run"
     return found

@@ -118,7 +118,8 @@ class Gate:
     async def caller(self, request: web.Request) -> _Caller:
         """Return the caller of a request. The caller is looked up before and again after the body arrives.
 
-        If the caller's role or session ended while the body arrived, the second look-up refuses the request.
+        If the caller's role or session ended while the body arrived, the look-up after the body refuses the
+        request.
         """
         known = request.get(_CALLER)
         if known is None:
@@ -175,7 +176,7 @@ class Gate:
     # Other sites
 
     async def keep_other_sites_out(self, request: web.Request) -> None:
-        """Refuse changes that another web site made the browser request, and unknown host names.
+        """Refuse unknown host names, and changes that another web site made the browser request.
 
         If another site's host name resolves to this server (DNS rebinding), browsers treat this server as
         part of that site.
@@ -231,7 +232,9 @@ class Gate:
                 del self._large[name]
 
     async def form(self, request: web.Request) -> Mapping[str, str]:
-        """Return the fields of a submitted form. Uploaded files are returned as text.
+        """Return the fields of a submitted form.
+
+        If the form contains uploaded files, `form` returns each file as text.
 
         If several form fields have the same name, the last of these fields counts.
         """
@@ -369,10 +372,10 @@ class Gate:
     ) -> None:
         """Write a failed sign-in to the log and to the operator log.
 
-        The response does not wait for the log entry, because the response time must not show whether the
-        operator exists. A name that an unauthenticated client typed is not stored, because the client may
-        have typed a password as the name. If an identity provider supplied `details`, the operator log stores
-        these details.
+        The response to the sign-in does not wait for the log entry, because the response time must not show
+        whether the operator exists. A name that an unauthenticated client typed is not stored, because the
+        client may have typed a password as the name. If an identity provider gave `details` of the failure,
+        the operator log stores these details.
         """
         address = _address(request)
         _log.warning("failed sign-in from %s", address)

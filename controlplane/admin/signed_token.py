@@ -87,7 +87,7 @@ def _fits(key: Mapping[str, Any], header: Mapping[str, Any]) -> bool:
 def verified(token: str, key: jwt.PyJWK, algorithm: str, what: str) -> Mapping[str, Any]:
     """Return the claims of a token after a check of the token's signature.
 
-    The claims themselves are checked later, by `check_id_token` and `check_parties`.
+    The values of the claims are checked later, by `check_id_token` and `check_parties`.
     """
     unchecked = {f"verify_{name}": False for name in ("exp", "iat", "nbf", "aud", "iss", "sub", "jti")}
     try:
@@ -126,7 +126,8 @@ def check_parties(claims: Mapping[str, Any], *, issuer: str, client_id: str, wha
 def is_same_issuer(given: object, issuer: str) -> bool:
     """Return True if two issuer identifiers name the same issuer.
 
-    Some providers end the issuer with a slash and others do not, so the comparison ignores a final slash.
+    The comparison ignores a slash at the end, because some providers end the issuer identifier with a slash
+    and others do not.
     """
     known = issuer.removesuffix("/")
     return isinstance(given, str) and given.removesuffix("/") in (known, _ALSO_NAMED.get(known, known))
@@ -160,7 +161,7 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
 def _is_time(claim: object) -> bool:
     """Return True if the value of a claim is a finite number.
 
-    The check refuses NaN and Infinity, although JSON libraries accept them.
+    NaN and Infinity are not accepted as a time, although JSON libraries accept them as numbers.
     """
     return isinstance(claim, int | float) and not isinstance(claim, bool) and math.isfinite(claim)
 

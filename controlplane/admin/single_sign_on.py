@@ -86,8 +86,8 @@ class SingleSignOn:
     async def _look(self) -> None:
         """Log an error of the identity provider or its settings at startup.
 
-        The check's result is not stored, because the fault of the provider may be fixed before the next
-        sign-in.
+        The result of this check at startup is not stored, because the provider's error may be fixed before
+        the next sign-in.
         """
         provider = Provider(self._settings, self._gate.context.clock, self._egress)
         try:
@@ -158,7 +158,7 @@ class SingleSignOn:
         return await self._provider.proof(code, self._redirect_uri, _secrets_of(begun))
 
     async def _person(self, proof: Proof) -> Identified:
-        """Return the operator for the claims: by a link to an operator, or by the person's groups.
+        """Return the operator who signs in. The operator is found by a stored link or by the person's groups.
 
         Only the first sign-in of a person finds a local operator by name, and links the person to this
         operator. An operator with a password is never linked by name. If the ID token names no operator, the
@@ -180,7 +180,7 @@ class SingleSignOn:
         raise self._nobody(found, operators)
 
     async def _named(self, operator: Operator, subject: str, found: Sequence[Claims]) -> Identified:
-        """Return the operator for a person who has the name of a local operator.
+        """Return the operator for a person, if a local operator has the same name as the person.
 
         If no link leads from the person to the local operator, the person's groups may still give roles under
         another operator name.
@@ -283,7 +283,8 @@ def _secrets_of(begun: _Begun) -> Secrets:
 def _tell_unbidden(request: web.Request) -> None:
     """Log a response of the identity provider that has no `state` of a sign-in in progress.
 
-    Such a response does not prove an attack, because any web page can make a browser send it.
+    A response without this `state` does not prove an attack, because any web page can make a browser send
+    one.
     """
     if "error" in request.query:
         description = request.query.get("error_description")

@@ -208,7 +208,7 @@ def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
 def _ending_of(app: Mapping[str, Any], ending: Sequence[EndingFacts]) -> str:
     """Return a mark for an app if one of its credentials, except its client secret, has ended or ends soon.
 
-    The table marks the client secret of the app separately.
+    The table of apps has a separate mark for the client secret of an app.
     """
     states = {each.state for each in ending if each.ends_at != app["secretExpiresAt"]}
     if "ended" in states:
@@ -289,7 +289,8 @@ def rotate_secret(
 ) -> None:
     """Make a new client secret for an app, and print the secret. The client secret is shown only once.
 
-    Without --grace, the old secret and its tokens end at the next sync of each proxy.
+    Without --grace, the app's old client secret is invalid at each proxy after the proxy's next sync, and so
+    are the secret's tokens.
     """
     from controlplane.operations import apps
 
@@ -379,7 +380,7 @@ def _ends_soon(expires_at: str | None) -> bool:
 def disable(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json = False) -> None:
     """Disable an app until it is enabled again.
 
-    Each proxy refuses the app and its tokens after the proxy's next sync.
+    After an app is disabled, each proxy refuses the app and its tokens from the proxy's next sync on.
     """
     from controlplane.operations import apps
 

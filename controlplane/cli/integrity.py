@@ -81,7 +81,8 @@ def head(
 ) -> None:
     """Print the newest link of each organisation's audit chain.
 
-    Keep a copy of the command's output at another site, for a later `audit verify`.
+    Keep the output of `audit head` at another site. A later `audit verify` compares the stored links with
+    this copy.
     """
     from controlplane.operations.integrity import HeadsAsked
     from controlplane.operations.integrity import head as heads
@@ -121,7 +122,7 @@ def verify(
 ) -> None:
     """Verify that no stored audit event was changed, inserted, reordered or removed.
 
-    Exit 1 if an audit chain has a fault.
+    If an audit chain has a fault, the command exits with status 1.
     """
     from controlplane.operations.integrity import Verify, verified
     from controlplane.operations.integrity import verify as verify_all

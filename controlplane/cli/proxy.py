@@ -237,8 +237,8 @@ def grant(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) ->
 def revoke(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
     """Remove an organisation from the organisations that a proxy serves.
 
-    From now on, the control plane refuses events of the removed organisation from this proxy. At the next
-    sync, the proxy drops the rules of the removed organisation.
+    If this proxy delivers events of the removed organisation after the command, the control plane refuses
+    these events. At the next sync, the proxy drops the rules of the removed organisation.
     """
     from controlplane.operations import proxies
 
@@ -290,7 +290,8 @@ def enable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
 def delete(ctx: typer.Context, proxy: _Proxy, yes: YesDelete = False, json: Json = False) -> None:
     """Delete a proxy, and end its keys at once.
 
-    The control plane keeps audit events that the proxy delivered. Undelivered events of the proxy are lost.
+    The control plane keeps audit events that the proxy delivered. If the proxy has events that it did not
+    deliver before its deletion, these events are lost.
     """
     from controlplane.operations import deletions, proxies
 
@@ -321,8 +322,8 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
 def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts about a proxy in words for people.
 
-    Long lists are shown as small charts, or replaced by the number of their items. Only the output of
-    `--json` contains all items of long lists.
+    A long list is shown as a small chart, or replaced by the number of its items. Only the output of `--json`
+    contains all items of long lists.
     """
     rates = [each.requests_per_second for each in proxy.windows]
     slow = [each.p95_ms or 0.0 for each in proxy.windows]

@@ -44,8 +44,8 @@ def wait_for(
 ) -> Waited:
     """Wait until no proxy enforces an outdated ruleset version, or until the time limit.
 
-    If a later request of the command fails during the wait, the command repeats the request. If the first
-    request of the command fails, the command fails.
+    If the first request of the command fails, the command fails. If a later request of the command fails, the
+    command repeats the request.
     """
     from controlplane.operations import fleet
 
@@ -146,7 +146,10 @@ def _for(seconds: float) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show a progress line, which each change overwrites. Without a terminal, show nothing."""
+    """Show a progress line, which each change overwrites.
+
+    If the command has no terminal, show no progress line.
+    """
     if not sys.stderr.isatty():
         yield lambda text: None
         return

@@ -105,7 +105,7 @@ def _statement(change: str, groups: Sequence[ChangeFacts]) -> Statement:
 
 
 def _properties(groups: Iterable[ChangeFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the properties that become visible and the properties that become hidden, over all groups."""
+    """Return the properties that become visible or hidden through the changes in all groups."""
     shown: dict[str, None] = {}
     gone: dict[str, None] = {}
     for group in groups:

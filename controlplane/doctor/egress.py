@@ -17,9 +17,9 @@ _SECONDS: Final = 5.0
 
 
 def egress(settings: Settings) -> list[Finding]:
-    """Open a tunnel to each host that the settings reach through the egress proxy.
+    """Open a tunnel through the egress proxy to each host that the control plane reaches through this proxy.
 
-    The check sends no data through a tunnel.
+    The check opens tunnels through the egress proxy, but sends no data through the tunnels.
     """
     return asyncio.run(_looked(settings))
 

@@ -26,7 +26,7 @@ _NONE: Final = 0  # no type; a reference to a type is its row number plus 1
 
 
 def encode(schema: Schema) -> bytes:
-    """Return the flat form of a parsed schema.
+    """Return a parsed schema in its flat form, the bytes that proxies load.
 
     The flat form of a schema does not depend on the order of declarations in the schema's document.
     """

@@ -130,7 +130,7 @@ def parse(document: bytes) -> Schema:
 class _Type:
     """A type declaration that the parser is reading: its XML element has not ended yet.
 
-    The names in the type declaration are spelled as in the document.
+    A type declaration keeps the spelling of names in the schema document.
     """
 
     line: int

@@ -17,8 +17,8 @@ _ID: Final = re.compile(r"(  - id: )(\S+)")
 def with_allowing_rule(text: str, method: str, target: str) -> str:
     """Return a ruleset's text in which new rules at the start allow the request.
 
-    Raise InvalidRequest if no rule can allow the request, or if a rule of the text does not start on its own
-    line.
+    Raise InvalidRequest if no rule can allow the request, or if the ruleset's text has a rule that does not
+    start on its own line.
     """
     try:
         ids = {rule.id for rule in parse_ruleset(text).rules}

@@ -148,7 +148,8 @@ async def revoke(
 ) -> EnrolmentTokenDetails:
     """Revoke an enrolment token, so that no proxy can enrol with the token any more.
 
-    Proxies that enrolled with the token keep working, unless the request also disables them.
+    Proxies that enrolled with the token keep working, unless `with_proxies` is set, which disables the
+    proxies.
     """
     token = await _token(context, actor, request.token)
     context.about.update(token.org_ids)
@@ -201,9 +202,10 @@ async def _require_admin(context: OperationContext, actor: Actor, proxy: Proxy) 
 
 
 async def _token(context: OperationContext, actor: Actor, reference: str) -> EnrolmentToken:
-    """Return the enrolment token with this ID or name.
+    """Return the enrolment token whose ID or name is `reference`.
 
-    If somebody found an enrolment token, its secret can be given in place of the token's ID or name.
+    A person who found the secret of an enrolment token can give this secret in place of the token's ID or
+    name.
     """
     if reference.startswith(f"{PREFIX}_"):
         itself = await context.store.enrolment_token(digest(reference))

@@ -27,8 +27,8 @@ _LONGEST_LABEL: Final = 200
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Text of a draft ruleset, or the name of a stored ruleset.
 
-    Exactly one member is given: `yaml` with the text of a ruleset, or `ruleset` with the name of a stored
-    ruleset.
+    Either the member `yaml` contains the text of a ruleset, or the member `ruleset` names a stored ruleset.
+    The unused member is None.
     """
 
     yaml: str | None = None
@@ -93,7 +93,10 @@ def named_version(reference: str, names: Collection[str]) -> tuple[str, int | No
 
 
 async def stored_yaml(context: OperationContext, actor: Actor, reference: str, org: str | None) -> str:
-    """Return the text of a ruleset's active version. For NAME@VERSION, return the text of that version."""
+    """Return the text of a ruleset's active version.
+
+    If the reference is NAME@VERSION, return the text of this version.
+    """
     found, wanted = await stored_version(context, actor, reference, org)
     text = await context.store.ruleset_text(found.ruleset_id, wanted)
     if text is None:
@@ -138,7 +141,8 @@ async def given_rules(context: OperationContext, actor: Actor, source: Source, o
 def ruleset_of(given: GivenRules) -> PolicyRuleset:
     """Return the parsed form of a ruleset.
 
-    Raise InvalidRequest if the ruleset is not valid, or if its schemas lack a type or property in a rule.
+    Raise InvalidRequest if the ruleset is not valid, or if a rule names a type or property that the ruleset's
+    schemas lack.
     """
     return with_schemas(given)[0]
 

@@ -49,8 +49,8 @@ class ReplayHar(Request):
 class HarGroup(msgspec.Struct, rename="camel"):
     """A group of requests in a HAR file that have the same outcome.
 
-    If facts that decide the verdict are missing in the HAR file, `after` has several possible outcomes.
-    `missing` lists the facts that the HAR file does not contain.
+    If the HAR file lacks facts that decide the verdict, `after` lists several possible outcomes. `missing`
+    lists the facts that the HAR file does not contain.
     """
 
     requests: int
@@ -168,7 +168,7 @@ class FromFile:
 def suggestion_from(har: Har, name: str, of: str) -> FromFile:
     """Suggest rules that allow the requests of a HAR file.
 
-    `of` is the application's name in the description of the suggested ruleset.
+    `of` is the name of the application that the description of the suggested ruleset mentions.
 
     Raise InvalidRequest if `name` is not valid as the name of a ruleset.
     """

@@ -111,7 +111,7 @@ class DiffModel(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """A schema that was read from a document, in the form that proxies load."""
+    """A schema in the packed form that proxies load, read by the control plane from a schema document."""
 
     digest: str
     packed: bytes
@@ -289,7 +289,7 @@ def _label(source: str) -> str:
 async def _orgs(context: OperationContext, actor: Actor, reference: str | None) -> list[Org]:
     """Return the organisation that a reference names, or all visible organisations without a reference.
 
-    The actor needs the role for the operation in each returned organisation.
+    In each returned organisation, the actor has the role that the operation requires.
     """
     if reference is not None:
         return [await context.resolve.org(actor, "editor", reference)]

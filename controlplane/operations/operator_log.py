@@ -115,8 +115,8 @@ def _facts(line: LogLine) -> RecordFacts:
 def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return a request in the operator log as pairs of name and value.
 
-    The pairs leave out the organisation, and all members that the operator's request did not contain. The
-    pairs have the current name of an object in place of the object's id.
+    The pairs leave out the organisation, and all members that the operator's request did not contain. In
+    place of the id of an object, a pair contains the current name of the object.
     """
     return [
         (_member(name), _value(value, names))

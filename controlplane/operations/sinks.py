@@ -156,7 +156,7 @@ async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLett
 async def discard(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
     """Delete refused events from the list of a sink.
 
-    The audit events stay in the store.
+    The store keeps the audit events that were deleted from the list.
     """
     actor.require("admin", None)
     sink = _sink(context, request.sink)
@@ -186,7 +186,7 @@ async def rewind(context: OperationContext, actor: Actor, request: RewindSink) -
 def _opened(context: OperationContext, sink: AnyTable) -> Sink | Archive | Webhook:
     """Return the client object of a sink, which is not connected yet.
 
-    The HTTP client library is imported only in this function.
+    `_opened` imports the HTTP client library only when it opens a sink.
     """
     egress = egress_of(context.settings.egress)
     if isinstance(sink, WebhookSettings):

@@ -58,8 +58,8 @@ class StopPlace(Request):
 class ProxyReach(Response):
     """State of an emergency stop at one proxy.
 
-    Proxies in the states `unreachable` and `disabled` have not confirmed the stop. Proxies in the state
-    `ended` stopped cleanly before they confirmed the emergency stop.
+    A proxy in the state `unreachable` or `disabled` has not confirmed the emergency stop. Proxies in the
+    state `ended` stopped cleanly before they confirmed the emergency stop.
     """
 
     proxy_id: str
@@ -208,9 +208,9 @@ async def _current(
 ) -> Mapping[str, str | None]:
     """Return the current sync version of some proxies that sent a heartbeat since the stop.
 
-    The number of compared proxies is limited. Proxies whose last heartbeat alone does not confirm the stop
-    are compared first. A heartbeat alone confirms the stop if the proxy's rules were synced after the stop
-    was set.
+    If very many proxies sent a heartbeat since the stop, only a limited number of them are compared. Proxies
+    whose last heartbeat alone does not confirm the stop are compared first. A heartbeat alone confirms the
+    stop if the proxy's rules were synced after the stop was set.
     """
     heard = [
         (_confirms(each.heard, stopped_ms, None), each.proxy.proxy_id)
@@ -248,8 +248,8 @@ async def _reached(
 def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
     """Return True if the proxy had received the emergency stop when the proxy sent the heartbeat.
 
-    The proxy had received the stop if its sync version was current. The proxy also had it if its rules were
-    confirmed after the stop was set.
+    If the sync version in a heartbeat is current, the proxy has received the emergency stop. The proxy also
+    had it if its rules were confirmed after the stop was set.
     """
     if heard.received_ms < stopped_ms:
         return False

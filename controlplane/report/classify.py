@@ -2,7 +2,7 @@
 
 The report says that a recorded request reaches a resource class certainly, possibly, or not at all. If the
 trail lacks facts of the request, such as the body of a search, the request reaches the class only *possibly*.
-If no schema and no built-in fact describes the path of a request, the request reaches the class only
+If no schema and no built-in fact describes the request's path, the request reaches the resource class only
 *possibly*.
 """
 
@@ -108,7 +108,10 @@ class Classified(NamedTuple):
 
 
 class Classifier:
-    """Classifies requests by schemas. If no schema describes a path, it uses built-in names."""
+    """Classifies requests by schemas.
+
+    If no schema describes a path, the Classifier uses built-in names of resource classes.
+    """
 
     def __init__(self, classes: Sequence[str], schemas: Schemas) -> None:
         self._classes: Final = [CLASSES[each] for each in classes]
@@ -126,7 +129,8 @@ class Classifier:
     def classify(self, method: str, path: str, query: str | None, implied: str | None = None) -> Classified:
         """Return the resource classes that a recorded request reaches.
 
-        `implied` is an additional request, which the recorded request implied and which its event records.
+        `implied` is an additional request that the recorded request implied. The audit event of the recorded
+        request contains it.
         """
         asked = query if query and _matters(query) else ""
         shape = _ID.sub("/{id}", path)
@@ -160,7 +164,7 @@ class Classifier:
 
     @staticmethod
     def _add(touched: dict[str, Touch], found: Iterable[Touch]) -> None:
-        """Add resource classes to the classes that the request reaches.
+        """Add resource classes that the request reaches to the dictionary `touched`.
 
         If a resource class is already in the dictionary, keep the more certain entry.
         """

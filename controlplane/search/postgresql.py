@@ -236,7 +236,7 @@ def _add_new(raw: Connection, documents: Sequence[Document]) -> None:
 
 
 def _add_known(raw: Connection, documents: Sequence[Document]) -> None:
-    """Add events at positions that the index had passed before without storing these events."""
+    """Add events to the index at positions that the index had already passed without storing these events."""
     values = ", ".join("CAST(%s AS tsvector)" if column == "terms" else "%s" for column in COLUMNS)
     into = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({values}) ON CONFLICT DO NOTHING"
     with raw.cursor() as cursor:
@@ -273,7 +273,7 @@ def _page(query: SearchQuery, before: Key | None, raw: Connection) -> SearchPage
 def _bodies(raw: Connection, found: Sequence[Row]) -> tuple[bytes, ...]:
     """Return the JSON texts of the audit events that the found rows name.
 
-    The query reads the texts of one page's events only.
+    The query reads the texts only of the found events, which fill one page.
     """
     texts = rows(raw, f"SELECT org, time, position, body {_AMONG}", _keys(found)) if found else []
     bodies = {row[:3]: bytes(row[3]) for row in texts}

@@ -1,8 +1,8 @@
 """Finds the newest matches in PostgreSQL within a time limit.
 
-First the entire query runs at once, because an index may find the few events that match. If the entire query
-takes too long, the search reads a limited number of events at a time, in the order of pages. So if the time
-limit ends the search, the search can return the key of the position that it has reached.
+The search begins with the entire query, because an index may find the few events that match. If the entire
+query takes too long, the search continues in steps: each step reads a limited number of events, newest first.
+So if the time limit ends the search, the search can return the key of the position that it has reached.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def newest(
 ) -> tuple[list[Row], Key | None]:
     """Return the newest events that match the query.
 
-    If the time limit was reached, also return the key of the position from which a search for older matches
-    can continue.
+    If the search stopped at its time limit, also return the key of the position from which a next search can
+    continue to older events.
     """
     try:
         with limited(raw, WHOLE_SECONDS):
@@ -60,7 +60,7 @@ def walk(
 ) -> tuple[list[Row], Key | None]:
     """Search in steps for the newest events that match a query, and return these events.
 
-    Each step reads a limited number of events, in the order of pages, until the time is over.
+    Each step reads a limited number of events, newest first. The search stops at its time limit.
     """
     rows(raw, _IN_ORDER)
     ends = time.monotonic() + WALK_SECONDS
@@ -118,9 +118,9 @@ def _matches(
 
 
 def _last_of(raw: Connection, query: SearchQuery, step: int, before: Key | None) -> Key | None:
-    """Return the key of the event that ends a step of `step` events.
+    """Return the key of the last event in a search step that reads `step` events.
 
-    Return None if the index has fewer events.
+    Return None if fewer than `step` events remain in the index.
     """
     org_ids = query.org_ids if query.org_ids is not None and len(query.org_ids) == 1 else None
     condition = page_condition(replace(query, org_ids=org_ids, filter=EVERYTHING), _DIALECT, before)

@@ -189,7 +189,7 @@ def _cef_extension(event: Members) -> Iterator[tuple[str, str]]:
 def _in_header(text: str) -> str:
     """Escape backslashes and pipes in a CEF header field.
 
-    Line ends are removed from the CEF header field.
+    The function removes line ends from the CEF header field.
     """
     return _on_one_line(text).replace("\\", "\\\\").replace("|", "\\|")
 

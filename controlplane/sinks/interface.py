@@ -63,8 +63,8 @@ class SinkUnavailable(Exception):
 
     After this error, the consumer sends the undelivered events again later.
 
-    In this call, the sink received the first `delivered` events, so the consumer does not send these events
-    again.
+    If the sink received the first `delivered` events before the error, the consumer does not send these
+    events again.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None, delivered: int = 0) -> None:
@@ -94,8 +94,9 @@ class Sink(Protocol):
         """Send the events, and return when the sink has received them.
 
         Raise SinkUnavailable if the sink accepts nothing now, or SinkRefused if it refuses the events. The
-        events have the order of their positions in the store. A caller of `send` may cancel the call. After a
-        crash of the control plane, the consumer sends the last events to the sink again.
+        caller passes the events in the order of their positions in the store. A caller of `send` may cancel
+        the call. After a crash of the control plane, the consumer may send the newest events to the sink a
+        second time.
         """
 
     async def test(self) -> str:
@@ -120,8 +121,8 @@ class Archive(Protocol):
         """Write the events of the given organisations, or of all organisations, between two positions.
 
         When the archive holds all events of the range, return the number of these events. Raise
-        SinkUnavailable if the write fails. After an error, the caller writes the same range again. Repeated
-        writes of a range must leave the archive as one write would.
+        SinkUnavailable if the write fails. If a write to the archive failed, the caller writes the same range
+        of events again. Repeated writes of a range must leave the archive as one write would.
         """
 
     async def test(self) -> str:

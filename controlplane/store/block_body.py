@@ -4,8 +4,8 @@ The code of this module does no I/O itself.
 
 The first byte of a block's body identifies the format of the body. If a block's body begins with the byte
 `[`, the body is an uncompressed JSON array of events, as earlier releases stored it. The store still writes
-an uncompressed JSON array if compression would save no space. The byte 1 begins a compressed body: the JSON
-array in raw DEFLATE with the preset dictionary `DICTIONARY`.
+an uncompressed JSON array if compression would save no space. A compressed body begins with the byte 1. After
+this byte, it has the JSON array in raw DEFLATE with the preset dictionary `DICTIONARY`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _decode: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 def packed(events: Iterable[bytes]) -> bytes:
     """Return the body of a block that contains the given events.
 
-    The body of the block contains the events' bytes unchanged.
+    The block's body contains the bytes of the events unchanged, possibly compressed.
     """
     array = b"[" + b",".join(events) + b"]"
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=DICTIONARY)

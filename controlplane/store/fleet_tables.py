@@ -106,7 +106,7 @@ def page_of_proxies(
 ) -> Found:
     """Return one page of the list of proxies.
 
-    Without `fleet`, the list can't be sorted or filtered by health.
+    If `fleet` is None, the list of proxies can't be sorted or filtered by health.
     """
     wanted = [Condition(_STANDING[standing], ())]
     wanted += [] if query.org_ids is None else [_serving(connection.dialect, query.org_ids)]
@@ -137,8 +137,8 @@ def count_by_health(
 ) -> dict[Health, int]:
     """Return how many proxies have each state of health.
 
-    The count includes a proxy if it is not retired, serves one of the organisations, and matches the search
-    text.
+    The count includes a proxy if the proxy is not retired, serves an organisation in `org_ids`, and matches
+    the search text.
     """
     wanted = [Condition(_STANDING["active"], ())]
     wanted += [] if org_ids is None else [_serving(connection.dialect, org_ids)]
@@ -227,7 +227,7 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
     """Return the proxies that need attention most, sorted by losses, then by state, then by silence.
 
     Proxies with losses come first, then enabled proxies. Within each group, the longest silent proxies come
-    first. A retired proxy is included only if it has losses. In the sort order, retired and ended proxies
+    first. A retired proxy is included only if it has losses. For this sorting, retired and ended proxies
     count as disabled proxies.
     """
     rows = connection.rows(
@@ -261,8 +261,8 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
 def note_heartbeat(connection: Connection, proxy_id: str, received_ms: int, said: Said) -> None:
     """Store the values of a proxy's newest heartbeat that lists and counts of proxies need.
 
-    A heartbeat can report the proxy's end. The proxy then counts as ended until its next message changes
-    `last_seen_ms`.
+    A heartbeat can report the proxy's end. After this heartbeat, the proxy counts as ended until the next
+    message from the proxy changes `last_seen_ms`.
     """
     ended_ms, health = (received_ms, "ok") if said.health == "ended" else (None, said.health)
     connection.run(

@@ -37,7 +37,7 @@ POSTGRES: Final = Dialect(
 
 @lru_cache(maxsize=1024)
 def numbered(sql: str) -> str:
-    """Return the SQL statement with PostgreSQL's parameter markers: `$1` in place of `?` or `?1`.
+    """Return the SQL statement with PostgreSQL's parameter markers, such as `$1` for `?1`.
 
     A `?` without a number gets the number after the highest number before it in the statement.
     """
@@ -53,7 +53,7 @@ def numbered(sql: str) -> str:
 
 
 class _BoolDumper(Int8BinaryDumper):
-    """Sends a boolean to PostgreSQL as a number. In SQLite, booleans are numbers too."""
+    """Converter for PostgreSQL that sends a boolean as a number. In SQLite, booleans are numbers too."""
 
     def dump(self, obj: object) -> bytes:
         return bytes(super().dump(int(cast(bool, obj))) or b"")
@@ -92,9 +92,9 @@ def prepare(raw: psycopg.Connection[TupleRow]) -> None:
 class PostgresConnection:
     """A PostgreSQL connection within one transaction, in the form in which a job of the store uses it.
 
-    A transaction that writes sends its SQL statements in a pipeline. The methods `run` and `many` do not wait
-    for a result, unless a job needs it or commits the transaction. So the transaction that stores a batch
-    needs few round trips to the database server.
+    A transaction that writes sends its SQL statements in a pipeline. The methods `run` and `many` of the
+    connection do not wait for the result of a statement. A job waits only when it needs a result or commits
+    the transaction. So the transaction that stores a batch needs few round trips to the database server.
     """
 
     dialect = POSTGRES
@@ -106,11 +106,11 @@ class PostgresConnection:
         self._cursors = 0
 
     def lock(self, numbers: Sequence[tuple[int, bool]]) -> None:
-        """Acquire these database locks in the given order.
+        """Acquire database locks in the order of `numbers`.
 
         The boolean of a lock is True if the lock is acquired in shared mode.
 
-        After it has acquired the locks, the SQL statement reads the time of the database.
+        The same SQL statement also reads the time of the database, after it has acquired the locks.
         """
         taken = (f"pg_advisory_xact_lock{'_shared' if shared else ''}(?)" for _, shared in numbers)
         self._now = self._execute(

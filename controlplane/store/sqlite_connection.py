@@ -81,12 +81,12 @@ class SqliteConnection:
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:
-        """Decode text that is not UTF-8 by writing the invalid bytes as escapes.
+        """Decode text, and write each byte that is not valid UTF-8 as an escape.
 
         The text with escapes is consistent with no link of the audit chain.
 
-        Without this decoding, SQLite raises an error for text that is not UTF-8, and a verification cannot
-        find the changed byte.
+        Without these escapes, SQLite raises an error for text that is not UTF-8, and a verification of the
+        audit chain cannot find the changed byte.
         """
         self.raw.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
         try:

@@ -303,7 +303,9 @@ def _is_body(expected: object, body: bytes | None) -> bool:
 
 
 def _canonical(value: object) -> str:
-    """Return a text for a JSON value. Two values have the same text only if they are equal in JSON.
+    """Return a canonical text for a JSON value, to compare the value with other values.
+
+    Two values have the same text only if they are equal in JSON.
 
     The values themselves cannot be compared, because Python treats 1 and True as equal.
     """

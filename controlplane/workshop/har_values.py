@@ -84,7 +84,7 @@ def size_of(value: object) -> int | None:
 def status_of(value: object) -> int | None:
     """Return the status of a recorded response, or None if the HAR entry has no response.
 
-    Browsers record the status 0 if a request received no response.
+    In a HAR file, browsers record the status 0 for a request that received no response.
     """
     if isinstance(value, str):
         value = size_of(value.strip()[:3])
@@ -129,7 +129,7 @@ def read_body(text: object, encoding: object, size: int | None, media_type: obje
 
 
 def _confirmed(data: bytes, text: str, size: int | None, expects_json: bool) -> Body:
-    """Accept body bytes that are a complete JSON document, or whose number matches `size`."""
+    """Accept the bytes of a recorded body if they are complete JSON, or if there are exactly `size` bytes."""
     if is_json_document(data):
         is_cut = size is not None and size > 2 * len(data) + _MUCH_LARGER
         return Body(None, "is shorter than its size") if is_cut else Body(data)

@@ -52,7 +52,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class NamedThing:
-    """A schema element with one of its addresses: the segments before the schema's root and after it.
+    """A schema element with one of its addresses, which the schema's root divides into two lists of segments.
 
     `leads_to` is the type of the objects at the address; -1 means that the address leads to no type. `many`
     is True if the address names a collection of objects.
@@ -83,7 +83,7 @@ def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
 
 
 def things_of_match(graph: SchemaGraph, match: Match, root: tuple[str, ...]) -> Iterator[NamedThing]:
-    """Yield the schema elements that the words of a rule's match name. Packs are expanded."""
+    """Yield the schema elements that are named in the match of a rule. Packs are expanded."""
     resolver = Resolver(graph.model)
     resources, operations = list(match.resource), list(match.operation)
     for name in match.pack:
@@ -155,7 +155,7 @@ def _thing(graph: SchemaGraph, steps: tuple[reached.Step, ...]) -> Thing | None:
 
 
 def _is_of_one_type(graph: SchemaGraph, step: reached.Step) -> bool:
-    """Return True if the relation contains its objects, or if no type derives from the type of these objects.
+    """Return True if the relation's target objects are contained, or if no type derives from their type.
 
     For example, `/users/{id}/messages` counts as the type of its objects, message. `/groups/{id}/members`
     counts as a relation, because the members have other addresses.

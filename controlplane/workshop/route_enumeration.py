@@ -65,8 +65,8 @@ class Route:
     """A group of similar requests that reach one schema element.
 
     `template` is the form of the route that people read, such as `/users/{id}`. The `examples` are requests
-    that use the route. `place` is the path to the schema element inside the response, if the response
-    contains more than the element. `link` names a property of the response. The property that `link` names
+    that use the route. If the response contains more than the schema element, `place` is the path to the
+    element inside the response. `link` names a property of the response. The property that `link` names
     contains an address that opens the schema element.
     """
 
@@ -80,7 +80,8 @@ class Route:
 class RouteEnumeration:
     """Enumeration of the routes to the elements of one schema.
 
-    With `through_references`, the enumeration includes paths that continue beyond a reference.
+    With `through_references`, the enumeration also follows paths that continue after a relation to objects
+    stored elsewhere.
     """
 
     def __init__(self, graph: SchemaGraph, *, through_references: bool = False) -> None:
@@ -124,7 +125,7 @@ class RouteEnumeration:
         return (path for path in found if not self._leads_elsewhere(path, wanted))
 
     def _leads_elsewhere(self, path: Path, wanted: int) -> bool:
-        """Return True if the path's last relation leads only to other types than the wanted type."""
+        """Return True if no type to which the path's last relation leads can be the wanted type."""
         targets = None if path.last is None else self._targets.get(path.last.member)
         return targets is not None and not any(self._graph.may_be(each, wanted) for each in targets)
 
@@ -213,9 +214,9 @@ class RouteEnumeration:
         )
 
     def _is_delta_of(self, thing: Thing, operation: int) -> bool:
-        """Return True if the operation is a delta function, bound to the type that has the relation.
+        """Return True if the operation is a delta function of the type to which the relation belongs.
 
-        The response of a delta function contains the relation, for example as `members@delta`.
+        The response of a delta function contains the objects of the relation, for example as `members@delta`.
         """
         model = self._model
         return (
@@ -302,7 +303,10 @@ def _written(
 def _body_routes(
     kind: RouteKind, prefix: tuple[str, ...], path: Path, note: str, body: object
 ) -> Iterator[Route]:
-    """Yield the routes that write an object: PATCH to the object and POST to its collection, with `body`."""
+    """Yield the routes that write an object with a PATCH to the object, or a POST to its collection.
+
+    The request body is `body`.
+    """
     text = json.dumps(body)
     item = path.item()
     yield Route(kind, f"PATCH {_template(item)} with {note}", (_example("PATCH", prefix, item, text),))

@@ -301,7 +301,7 @@ class _Agent:
     async def _serve_admin(self) -> None:
         """Serve the admin listener as soon as the address of the listener is free.
 
-        The rest of the agent does not wait for the admin listener.
+        The other tasks of the agent do not wait until the admin listener is ready.
         """
         listener = await _listener(self._admin_address)
         await asyncio.sleep(0)  # let the other tasks start first: this import takes a tenth of the start
@@ -394,7 +394,8 @@ class _Agent:
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
         """Log each organisation or application that the settings name but the rules lack.
 
-        The proxy logs the unknown names once, and again each time that these names change.
+        The proxy logs an unknown name once. If the list of unknown names changes, the proxy logs all unknown
+        names again.
         """
         unknown = self._assignments.unknown(snapshot.orgs, snapshot.apps)
         if unknown != self._unknown:
@@ -445,7 +446,7 @@ def _enrolment(settings: Settings, session: ClientSession) -> Enrolment:
 async def _listener(address: Address) -> socket.socket:
     """Return the socket of the admin listener once its address is free.
 
-    The function retries until it can listen on the address.
+    `_listener` tries again until it can listen on the address.
 
     At the first start, the supervisor makes sure that the address of the admin listener is free. If another
     program takes the address after an agent has died, the new agent lacks only the admin listener.

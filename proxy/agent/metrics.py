@@ -27,7 +27,7 @@ _REPORTED: Final = (
 class MetricsReporter:
     """Reporter of the counts since the last report whose arrival at the control plane is proved.
 
-    The period that a report covers stays open until the report has arrived at the control plane.
+    The period of a metrics report does not end until the report has arrived at the control plane.
 
     The agent stores the reported totals on its own page of counters. The page remains after the agent ends.
     """

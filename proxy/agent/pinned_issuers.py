@@ -1,4 +1,4 @@
-"""Choose the issuers whose keys are read, with a fair share for each organisation, without I/O."""
+"""Choose the issuers from which the agent reads keys, with fair shares for organisations. No I/O."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Issuers whose keys are read, and issuers that are left out because an organisation has too many.
+    """Issuers whose keys are read, and issuers left out because an organisation exceeds its limit.
 
     `payer` maps each issuer to one organisation: the issuer counts against the limit of this organisation. If
     several organisations name the same issuer, `payer` is the organisation that names the fewest issuers. So
@@ -56,7 +56,7 @@ def issuers_of(app: App) -> set[str]:
 
 
 def share(pinned: Mapping[str, Pinned], known: Container[str]) -> Share:
-    """Choose the issuers whose keys are read, separately for each organisation.
+    """Choose the issuers from which the agent reads keys, with a separate limit for each organisation.
 
     Issuers whose keys were already read (`known`) are chosen first.
     """

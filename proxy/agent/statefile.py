@@ -1,9 +1,9 @@
 """State of the collector and the shipper on disk, in two slots that are overwritten in turn.
 
-To replace a file by renaming a new file, the disk needs room for both the old and the new file. If the disk
-is full, batches must still be sent, because their delivery frees room. So each save of the state overwrites
-the older of the two slots, whose disk space is allocated in advance. After a kill or a crash during the save,
-the newer slot is still intact.
+Saving the state to a new file, which replaces the old file by a rename, needs disk space for both files. If
+the disk is full, batches must still be sent, because their delivery frees room. So each save of the state
+overwrites the older of the two slots, whose disk space is allocated in advance. After a kill or a crash
+during the save, the newer slot is still intact.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _ROUND_TO: Final = 64 * 1024
 class JournalFile(msgspec.Struct):
     """Committed part of one journal file.
 
-    Bytes of the file after the first `length` bytes are not part of the journal.
+    If the file has more than `length` bytes, the bytes after `length` do not belong to the journal.
     """
 
     first: int  # first sequence number, which is also the file's name
@@ -42,7 +42,7 @@ class JournalFile(msgspec.Struct):
 class Batch(msgspec.Struct):
     """A batch of events that the agent has perhaps already sent.
 
-    After this point, the id of the batch always identifies exactly these bytes of events.
+    Once the agent has saved a batch, the batch id always stands for exactly these bytes of events.
     """
 
     batch_id: str
@@ -69,7 +69,10 @@ class OrganisationState(msgspec.Struct):
 
 
 class Cursor(msgspec.Struct):
-    """Position in a worker's spool stream. The agent has collected all records before this position."""
+    """Position in a worker's spool stream.
+
+    The agent has collected all records before the position of a cursor.
+    """
 
     number: int
     offset: int  # 0 at the beginning of the segment
@@ -177,8 +180,8 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
 def _read_slot(content: bytes) -> tuple[int, bytes] | None:
     """Read a slot of the state file. Return its generation number and its body.
 
-    The checksum of a slot proves the format of the slot, even if a bit of the written format number has
-    flipped.
+    The checksum covers the expected format number, so a matching checksum proves the format even if a bit of
+    the stored number has flipped.
     """
     first = _FIRST_LINE.match(content)
     if first is None:
@@ -191,8 +194,8 @@ def _read_slot(content: bytes) -> tuple[int, bytes] | None:
 def _digest(form: int, head: bytes, body: bytes) -> bytes:
     """Return the checksum of a state.
 
-    From format 2 on, the checksum includes the format number. So a release cannot read a state that another
-    release wrote in a different format.
+    The checksum of a state file includes the format number if the format is 2 or later. So a release cannot
+    read a state that another release wrote in a different format.
     """
     tag = b"" if form == 1 else b"%d " % form
     return hashlib.sha256(tag + head + body).hexdigest().encode()

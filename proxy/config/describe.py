@@ -98,7 +98,7 @@ def _reference_of_kinds(array: Tables) -> Iterator[str]:
 
 
 def _is_own(key: Key, common: Mapping[str, Key]) -> bool:
-    """Return True if a settings key belongs to one kind of table only, or has choices of its own there."""
+    """Return True if a settings key exists, or has its choices, only in one kind of settings table."""
     return key.name != "Kind" and (key.name not in common or key.choices != common[key.name].choices)
 
 

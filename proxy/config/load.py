@@ -40,7 +40,9 @@ _KIND_NAMES: Final[dict[type, str]] = {
 
 
 class SettingsError(Exception):
-    """Error because the settings are not valid. The attribute `problems` of the error lists the reasons.
+    """Error because the settings are not valid.
+
+    The attribute `problems` of SettingsError lists the reasons why the settings are not valid.
 
     The attribute `problems` has one line for each reason why the settings can't be used.
     """
@@ -67,7 +69,8 @@ def load_settings(
     pairs of key name and message. The method `cls.problems()` yields conflicts between two sections that are
     each valid alone. A method `unused()` yields a pair of key name and message for each setting that has no
     effect. `without_effect`, a derived field of `cls`, lists the settings without effect that the operator
-    gave. The list omits fallback variables, because such variables may be set for other programs.
+    gave. The list of settings without effect omits fallback variables, because an operator may set such
+    variables for other programs.
     """
     settings: T = _Loader(cls, source, base, environ, read_file).load(text)
     return settings
@@ -90,7 +93,7 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A settings table in an array, with the dataclass of the table and its keys."""
+    """A settings table that belongs to an array of tables, with the dataclass and the keys of the table."""
 
     array: Tables
     label: str  # Section.Array.Name, or its number if its name is missing or wrong
@@ -305,7 +308,7 @@ class _Loader:
     # Methods for values.
 
     def _array(self, array: Tables, section: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        """Return the attribute name and the settings objects of an array of settings tables.
+        """Return an array of settings tables as an attribute name and the settings objects of the tables.
 
         Settings tables in an array inherit some keys from the section that contains the array.
         """
@@ -462,7 +465,7 @@ def _name_of(table: Mapping[str, Any], otherwise: str) -> str:
 def _typed(key: Key, raw: Any) -> Any:
     """Return a TOML value in the type of the settings key.
 
-    In Python, bool is an int; in a settings file, it is not.
+    In Python, bool is a kind of int. In a settings file, a boolean is not a number.
     """
     if key.kind is float and type(raw) is int:
         return float(raw)

@@ -36,7 +36,7 @@ _MOST_NAMED: Final = 3
 
 
 def settings_problems(settings: Settings) -> list[Finding]:
-    """Return the settings problems that the command `--check` also finds."""
+    """Return the problems in the settings that the proxy's option `--check` reports too."""
     problems = [
         *certificate_problems(settings),
         *directory_problems(settings),

@@ -16,7 +16,8 @@ _UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)
 def egress_handlers(egress: Egress) -> tuple[BaseHandler, ...]:
     """Return the egress handlers for an opener of `urllib.request`.
 
-    Without the egress handlers, urllib would read the proxy variables of the environment in a different form.
+    Without these handlers, urllib would read the proxy environment variables itself, and by different rules
+    than Graphward.
     """
     return ProxyHandler({}), _ThroughEgress(egress)
 
@@ -50,7 +51,7 @@ class _ThroughEgress(BaseHandler):
 
 
 def cure_of_certificate(reason: object) -> str:
-    """Return the remedy for a certificate from an unknown authority, to append to an error; else empty."""
+    """Return the remedy for a certificate from an unknown authority, or an empty text for another error."""
     if isinstance(reason, ssl.SSLCertVerificationError) and reason.verify_code in _UNKNOWN_AUTHORITY:
         return "; set SSL_CERT_FILE to the file of its authority, if that is a private one"
     return ""

@@ -69,8 +69,8 @@ class Entry:
         """Return whether the rule's pattern and conditions on path parameters match this name of a resource.
 
         A path segment in the position of an object id can be the name of an operation, and still be an object
-        id. If the segment may be an object id or an operation, the result is INDETERMINATE. Then a blocking
-        rule applies, but an allowing rule does not.
+        id. If a path segment may be an object id or an operation name, the result is INDETERMINATE. Then a
+        blocking rule applies, but an allowing rule does not.
         """
         if name.relations and any(at in name.relations for at in self.keys):
             return NO
@@ -103,7 +103,7 @@ class Entry:
 class Candidate:
     """A rule that matches one resource name of the request path, with the rule's step that applies.
 
-    If this name of the resource contains a hidden property, the step of the rule blocks the request.
+    If the resource name contains a hidden property, the rule's step blocks the request.
     """
 
     entry: Entry

@@ -50,8 +50,7 @@ class InvalidRegex(ValueError):
 def compile_check(condition: Condition) -> Check:
     """Compile a rule condition on any source of values except `param`.
 
-    For the source `param`, use `compile_values_test`, because the values of a path parameter are parts of the
-    path.
+    For conditions on `param`, call `compile_values_test`: the values of a path parameter come from the path.
     """
     test = compile_values_test(condition)
     match condition.source:
@@ -76,7 +75,8 @@ def compile_check(condition: Condition) -> Check:
 def compile_values_test(condition: Condition) -> ValuesTest:
     """Compile the tests of a condition into one function, which tests all occurrences of a value.
 
-    If the value occurs twice and a test has different results for the two, the result is INDETERMINATE.
+    If a value occurs twice in a request, and a test gives different results for the two occurrences, the
+    result is INDETERMINATE.
     """
     caseless = _is_caseless_id if condition.source == "param" else _always
     tests = [_value_test(test, caseless) for test in condition.tests]
@@ -106,7 +106,7 @@ def _test_of_all(one: ValueTest, missing: int) -> ValuesTest:
 def compile_regex(pattern: str, *, any_case: bool = False) -> Any:
     """Compile a regular expression of bounded size that runs in linear time.
 
-    With or without `any_case`, raise InvalidRegex for the same patterns.
+    A pattern that raises InvalidRegex with `any_case` also raises it without `any_case`.
     """
     if len(pattern) > MAX_REGEX_LENGTH:
         raise InvalidRegex(f"the regular expression is longer than {MAX_REGEX_LENGTH} characters")
@@ -188,8 +188,8 @@ def for_an_allow(check: Check, option: str) -> Check:
 def for_the_log(check: Check, *, of_response: bool) -> Check:
     """Return the check for a rule with the verdict `log_only`.
 
-    The check of a rule that only logs never waits for a request body. It also accepts a body that cannot be
-    read.
+    For a rule that only logs, the check never makes the proxy wait for a request body. It also accepts a body
+    that cannot be read.
     """
 
     def check_if_read(request: RequestFacts, response: ResponseFacts | None) -> int:

@@ -40,7 +40,7 @@ def parse_until(text: str) -> Until:
 
 
 def ending_check(until: Until) -> Check:
-    """Return a check that is true before the end of the rule, and false from the end on."""
+    """Return a check that is true before a rule's end time, and false from the end time on."""
     end = until.end
     return lambda request, response: _before(end, request, response)
 

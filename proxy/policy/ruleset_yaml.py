@@ -1,6 +1,6 @@
 """Parse the YAML text of a ruleset to its model, with line and column of every error.
 
-This module also generates the JSON Schema of rulesets for editors.
+The module `ruleset_yaml` also generates the JSON Schema of rulesets for editors.
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ class InvalidRuleset(ValueError):
 
 
 def at_most(problems: list[RulesetProblem]) -> list[RulesetProblem]:
-    """Return the first MAX_PROBLEMS problems. If there are more problems, add an entry that says so."""
+    """Return the first MAX_PROBLEMS problems.
+
+    If there are more than MAX_PROBLEMS problems, add an entry that says so.
+    """
     if len(problems) <= MAX_PROBLEMS:
         return problems
     *report, more = problems[: MAX_PROBLEMS + 1]
@@ -148,7 +151,8 @@ def parse_ruleset(text: str) -> Ruleset:
 def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
     """Yield a problem for each name or value of the ruleset that has invisible characters.
 
-    A description is free text and may contain invisible characters, because every display of it escapes them.
+    A rule's description may contain invisible characters, because Graphward escapes them wherever it shows
+    the description.
     """
     for each in document.unseen:
         last = next((part for part in reversed(each.where) if isinstance(part, str)), "")
@@ -229,8 +233,8 @@ def read_shape(shape: type[S], value: object) -> S:
 def _unless_many(value: Any, read: Callable[[Any], T], info: ValidationInfo) -> T:
     """Skip the validation of further values after very many errors: pydantic keeps all errors in memory.
 
-    The validator `_unless_many` wraps every element that a ruleset may contain many times. The validator must
-    not wrap a choice of several types: an error in one type does not mean that the text has an error.
+    The validator `_unless_many` wraps every element that a ruleset may contain many times. `_unless_many`
+    must not wrap a choice of several types, because a value that does not fit one type may fit another.
     """
     errors = cast(_Errors, info.context)
     if errors.count >= _MOST_ERRORS:

@@ -2,11 +2,11 @@
 
 A shape lists the members of the JSON objects at one place of a response, in their order. The filter decodes a
 response into structs that it made for the shape, and encodes the structs again. In the structs, every value
-is a span of the original text. If the encoded bytes are equal to the original bytes, the shape describes the
-whole response. If a shape describes a response, the response has no unknown and no duplicate member names.
-Its members have the order and the spelling of the shape. If the shape describes the response, the filter
-unsets the hidden members and encodes the rest. If no known shape describes a response, the slower filter goes
-through it member by member.
+is a span of the original text. If the response, decoded and encoded again, has its original bytes, the shape
+describes the whole response. If a shape describes a response, the response has no unknown and no duplicate
+member names. The members of the response then have the order and the spelling of the shape. If the shape
+describes the response, the filter unsets the hidden members and encodes the rest. If no known shape describes
+a response, the slower filter goes through it member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
 uniform whitespace is made compact for the comparison, and formatted again afterwards.
@@ -38,7 +38,7 @@ TYPE_ANNOTATIONS = ("@odata.type", "@type")  # names of the member that states a
 
 
 class Level(Protocol):
-    """The properties to hide in the JSON objects at one place of a response."""
+    """The properties that the proxy hides in the JSON objects at one place of a response."""
 
     arrays_only: bool  # True if another level applies when the place has one object and not an array
     by_type: bool  # True if objects that state their type may have another level
@@ -128,7 +128,7 @@ class Shape:
 
 
 def _copier(names: list[str], fields: list[str]) -> Callable[[Any], Any]:
-    """Return a function that copies an object's members, except the hidden members, into a smaller struct.
+    """Return a function that copies a JSON object without its hidden properties into a smaller struct.
 
     If an object has more hidden members than other members, to copy the others is cheaper than to unset the
     hidden ones.
@@ -191,7 +191,10 @@ class Plan:
 
 
 def learn(body: bytes, level: Level) -> Plan | None:
-    """Return a filter plan for responses of this response's shape, or None if the shape is unsuitable."""
+    """Learn the shape of a response.
+
+    Return a filter plan for this shape, or None if the shape is unsuitable.
+    """
     try:
         shape = _learn_shape([Raw(body)], level)
     except _NOT_THIS_SHAPE:
@@ -243,7 +246,7 @@ def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
 def _objects_in(values: list[Raw]) -> list[Raw] | None:
     """Return the JSON objects in a list of values, including the objects in arrays of the list.
 
-    Return None if a value in the list is not an object, an array or null.
+    Return None if one of the values is not an object, an array or null.
     """
     objects: list[Raw] = []
     for value in values:

@@ -14,8 +14,8 @@ _READING: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 def read_given_file(path: PurePath) -> bytes:
     """Return the content of a regular file.
 
-    Raise OSError if the file at the given path can't be read. A pipe or a device is refused, because reading
-    it may never end.
+    Raise OSError if the file at the given path can't be read. If the path names a pipe or a device, the file
+    is refused, because reading a pipe or a device may never end.
     """
     with open(path, "rb", opener=lambda name, _: os.open(name, _READING)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -7,14 +7,14 @@ and uses no part of the file.
 
 The snapshot file contains the compressed schemas together with the rulesets that name them. So a kill, a full
 disk or a copy cannot separate the rulesets from their schemas. A snapshot file with schemas has format 2. A
-release that does not support schemas rejects format 2. An old release that accepted format 2 would ignore the
-parts of a rule that need a schema.
+Graphward release that does not support schemas rejects snapshot files of format 2. An old release that
+accepted format 2 would ignore the parts of a rule that need a schema.
 
 The modification time of the snapshot file is the time of the last good sync, even of a sync that changed
 nothing (`mark_synced`). A reader of the snapshot file stores the modification time in `Snapshot.synced_at`.
 When a worker starts, the worker measures MaxStalenessSeconds from the time `Snapshot.synced_at`. After the
-start, each `Rules` message restarts the measurement of the rules' age on the worker's monotonic clock. So a
-jump of the system clock neither stops the service nor keeps outdated rules active.
+worker's start, each `Rules` message restarts the measurement of the rules' age on the worker's monotonic
+clock. So a jump of the system clock neither stops the service nor keeps outdated rules active.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Limits per client: open connections of one address, and failed attempts to get a token.
 
-Each worker has its own counts of connections and failures in memory. The counts have a limited size, and are
-lost when the worker ends.
+Each worker has its own counts of connections and failures in memory. The tables of these counts have a
+limited size, and are lost when the worker ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_KEYS: Final = 10_000  # keys whose failures are counted at once; beyond that
 def network_of(address: str) -> str:
     """Return the network that counts as one client address.
 
-    For IPv6 this is the /64 network, which usually belongs to one host.
+    An IPv6 address counts as its /64 network, which usually belongs to one host.
     """
     if ":" not in address:
         return address

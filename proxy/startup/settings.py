@@ -765,7 +765,10 @@ class TracesSettings:
         return parse_header_fields(self.headers)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield faults of the collector's address and of the header fields, but not the fields' values."""
+        """Yield faults in the collector's address and in the header fields.
+
+        No fault shows a value of a header field.
+        """
         try:
             parse_header_fields(self.headers)
         except ValueError as error:
@@ -835,7 +838,8 @@ class Settings:
     def audit_url(self) -> str:
         """Address that receives batches of audit events.
 
-        `Audit.IngestionUrl` may have either of two forms.
+        `Audit.IngestionUrl` may be a base address, or an address that already ends with the path for audit
+        batches.
         """
         base = self.audit.ingestion_url or self.rule_sync.saas_base_url
         return base if base.endswith(AUDIT_PATH) else base + AUDIT_PATH
@@ -847,7 +851,7 @@ class Settings:
 
     @property
     def uses_identity_provider(self) -> bool:
-        """Return False if the settings give every token, or if the platform itself issues the tokens."""
+        """Return False if all upstream tokens are in the settings, or if the platform itself issues them."""
         credentials = self.credentials
         itself = credentials.provider == "managed-identity"
         return credentials.provider != "static" and not (
@@ -923,7 +927,7 @@ def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tup
 def cloud_of(url: str) -> Cloud:
     """Return the cloud to which an address or a scope of a graph API belongs.
 
-    For an unknown address, return the global cloud.
+    If the address belongs to no cloud that Graphward recognises, return the global cloud.
     """
     return _CLOUD_BY_HOST.get(_host_of(url), _CLOUDS[0])
 

@@ -15,7 +15,7 @@ MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key must be at least as long as the h
 
 
 class SigningKeyError(Exception):
-    """The signing key can't be used. The error's message is one line for the operator."""
+    """The signing key can't be used. The message of a SigningKeyError is one line for the operator."""
 
 
 def signing_key(given: str, path: Path) -> bytes:
@@ -47,14 +47,15 @@ def _from_file(path: Path) -> bytes:
 
 
 def key_in(path: Path) -> bytes:
-    """Return the signing key in the file. The key may consist of any bytes. Raise OSError."""
+    """Return the signing key in the file. The bytes of a signing key may have any values. Raise OSError."""
     return without_mark(read_given_file(path)).strip()
 
 
 def _make_if_absent(path: Path) -> None:
     """Create the signing key file with a new key, unless the file exists.
 
-    If two proxies start at the same time with one key file, both use the key whose file was linked first.
+    If two proxies start at the same time with one key file, both use the key of the proxy that created the
+    file first.
     """
     if path.exists():
         return

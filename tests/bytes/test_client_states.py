@@ -69,8 +69,8 @@ class Event(Enum):
 class Then:
     """Expected outcome of an event: the connection has the state `state`, or is closed if `state` is None.
 
-    `received` lists the statuses of the responses that the client received after the event. `record` is the
-    status and reason of the audit event that the proxy wrote.
+    `received` lists the statuses of the responses that the client received after the test's event. `record`
+    is the status and reason of the audit event that the proxy wrote.
     """
 
     state: State | None
@@ -231,7 +231,7 @@ class Scene:
         await until(lambda: self.connection.state is state)
 
     async def round_trip(self) -> None:
-        """Make one more request, so that the proxy has processed all earlier bytes before the return."""
+        """Make one more request, and return after the proxy has processed all earlier bytes."""
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 

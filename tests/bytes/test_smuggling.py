@@ -2,9 +2,9 @@
 
 The tests check the bytes that the upstream receives and the next response.
 
-Every request in the smuggling tests carries a valid token. If a request hides a second request, the second
-request has a path that the rules block. If the upstream receives the blocked path, the proxy interpreted the
-bytes differently than the upstream.
+Every request in the smuggling tests carries a valid token. If a smuggling test hides a second request in a
+request, the rules block the path of the second request. If the upstream receives the blocked path, the proxy
+interpreted the bytes differently than the upstream.
 """
 
 from __future__ import annotations
@@ -439,9 +439,9 @@ SPICE = (
 
 @st.composite
 def client_bytes(draw: st.DrawFn) -> bytes:
-    """Build one to three requests of valid and invalid parts.
+    """Build one to three HTTP requests from valid and invalid parts.
 
-    Perhaps insert, remove or change bytes in the requests.
+    In some cases, also insert, remove or change bytes in the requests.
     """
     raw = b""
     for _ in range(draw(st.integers(1, 3))):

@@ -347,7 +347,7 @@ async def test_no_override_makes_a_blocked_method(tmp_path: Path, name: str, val
 
 
 async def test_the_rest_goes_through_with_its_own_bytes(tmp_path: Path) -> None:
-    """A matcher that blocks all unusual spellings would pass the other tests in this module, but not this."""
+    """Check that harmless targets pass unchanged: a matcher that blocks all unusual targets is wrong too."""
     upstream = Recorder()
     targets = [
         "/v1.0/users/ada",

@@ -1,4 +1,4 @@
-"""Tests of a search without results: it names likely mistakes, and no names that the actor may not see."""
+"""Tests of a search without results: the response names likely mistakes, but only names the actor may see."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 async def config(tmp_path: Path) -> Path:
-    """An organisation with three events of November 2026 and a missing event: one number never arrived."""
+    """Settings of an organisation with four events of November 2026: the third event never arrived."""
     async with started(tmp_path, FakeClock()) as plane:
         org = await plane.org("acme")
         proxy = await plane.proxy("edge", "acme")

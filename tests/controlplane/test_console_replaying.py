@@ -1,6 +1,6 @@
 """Tests of a replay on a draft's page, which runs in steps.
 
-Each step of the replay adds to the counts that the form sends from the step before.
+The page's form sends the counts of the earlier steps, and each step adds its own counts.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_what_is_coloured_is_the_text_and_no_markup_of_its_writer() -> None:
 
 
 def _coloured(text: str) -> list[str]:
-    """Return the coloured lines of the page, with a bar at the start and at the end of each colour."""
+    """Return the coloured lines of a ruleset's text page, with a bar where a colour starts or ends."""
     return [Markup(re.sub("<[^>]*>", "|", line.html)).unescape() for line in listing(text) or ()]
 
 

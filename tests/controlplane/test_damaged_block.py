@@ -34,7 +34,7 @@ def new(org: str, *numbers: int) -> NewBatch:
 async def fill(store: SqlStore, body: bytes) -> None:
     """Store events 1 and 2 of an organisation in a damaged block, and two events in undamaged blocks.
 
-    The undamaged blocks have event 3 of the organisation with the damaged block, and event 4 of another
+    The undamaged blocks contain event 3 of the organisation with the damaged block, and event 4 of another
     organisation.
     """
     store.sign_links(KEY)

@@ -50,7 +50,7 @@ async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
 
 
 class ScriptedIndex:
-    """A search index for tests: it stores its input, and fails if the test requests this."""
+    """A search index for tests, which stores its events, and raises the failures that the test gave."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -252,7 +252,7 @@ async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
 
 
 async def test_what_does_not_follow_is_read_from_the_store(tmp_path: Path, store: SqliteStore) -> None:
-    """Another process stores events, or a batch has events that are repeated or have unknown members."""
+    """The index writer reads events from the store if another process stored them, or a batch is unusual."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     subject = IndexWriter(store, index)
     try:
@@ -347,7 +347,7 @@ async def test_an_index_that_another_process_made_anew_is_filled_whole(
 async def test_an_older_index_in_the_place_of_the_newer_one_is_filled_whole(
     tmp_path: Path, store: SqliteStore
 ) -> None:
-    """An older index file replaced the newer one, so the store's cursor is ahead of the index."""
+    """Test an index file that an older copy replaced, so that the store's cursor is ahead of the index."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     try:
         await commit(store, range(5))

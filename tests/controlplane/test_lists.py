@@ -1,4 +1,4 @@
-"""Tests of lists: searched, sorted and read page by page, while rows are added and removed."""
+"""Tests of lists in the admin API: search, sorting, and paging while rows are added and removed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def _pages(context: OperationContext, name: ListName, **members: Any) -> l
 async def test_the_pages_of_a_list_have_each_row_once_in_order(context: OperationContext) -> None:
     """The test sorts by each column in both directions.
 
-    Rows with equal values must be in the order of their names.
+    Rows with equal values in the sorted column must be sorted by name.
     """
     for name in LISTS:
         whole = await _ids(context, name)

@@ -174,7 +174,8 @@ async def test_a_control_plane_that_was_killed_goes_on_where_it_stood(
 ) -> None:
     """The control plane's process ends immediately after it has stored an emergency stop.
 
-    When the control plane starts again, its new process sends the notice.
+    After a restart, the control plane sends the notice of an emergency stop that was stored just before a
+    crash.
     """
     table = f'[[Sinks]]\nName = "pager"\nKind = "webhook"\nUrl = "{receiver.base_url}"\nSecret = "{SECRET}"\n'
     async with started(tmp_path, clock) as plane:

@@ -45,7 +45,8 @@ pytestmark = [
 def config() -> Iterator[Path]:
     """Write a settings file in a directory of the service's user.
 
-    The directory is accessible to every user, unlike the temporary directories that pytest creates.
+    Every user can access the directory of this settings file, unlike the temporary directories that pytest
+    creates.
     """
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     config = write_settings(directory)

@@ -71,7 +71,7 @@ async def test_a_kill_between_commit_and_response_counts_the_batch_once(
 
 
 async def _replay(proxy: ProxyClient, killed: dict[str, Any]) -> None:
-    """Send the batches again after the restart.
+    """Send batches to the control plane again after the control plane was killed and restarted.
 
     Committed batches count as duplicates, and other batches are stored.
     """

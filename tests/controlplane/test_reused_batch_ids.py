@@ -68,7 +68,7 @@ async def test_other_content_under_a_known_event_id_is_told(
 
 
 async def test_a_replay_may_be_written_another_way(plane: Plane, proxy: ProxyClient) -> None:
-    """A client may encode its JSON again for each attempt, with different white space, order and escapes."""
+    """A proxy may write the JSON of a repeated batch with other white space, key order and escapes."""
     (org,) = proxy.org_ids
     events = [event(org, number, note="é", x=[1, {"a": 1.0, "b": None}]) for number in range(100)]
     await proxy.audit(with_id("b1", *events))

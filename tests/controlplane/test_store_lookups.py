@@ -84,7 +84,7 @@ async def test_a_look_up_in_an_organisation_returns_only_rows_of_it(store: SqlSt
 
 
 async def test_a_row_whose_name_is_its_id_is_returned_once(store: SqlStore) -> None:
-    """An earlier release may have stored a row in which the name and the id are equal."""
+    """A store from an earlier release can contain an object whose name equals its id."""
     await store.add_org(Org("same", "same", "base", 1))
     await store.add_proxy(Proxy("same", "same", True, 1, None, 1, ()), b"same", b"sealed")
     await store.apply_ruleset(Ruleset("same", "same", "same", 1, 0, 1), "version: 1\n", None, None)

@@ -62,7 +62,7 @@ class Server:
     def __init__(self, *arguments: str, environment: Mapping[str, str], log: IO[bytes]) -> None:
         """Start the control plane's process and connect to it.
 
-        The constructor of the object works only in a running event loop.
+        Create the object only in a running event loop: its constructor needs the loop.
         """
         self._status = _forked(arguments, environment, log, log, apart=True)
         self.pid = int(self._status.readline())
@@ -97,7 +97,10 @@ def _forked(
     *,
     apart: bool,
 ) -> IO[bytes]:
-    """Return a stream with the process id, if the process has its own session, and the exit status."""
+    """Start a command in a forked process.
+
+    Return a stream from which the process id and the exit status are read.
+    """
     message = json.dumps([arguments, {**os.environ, **(environment or {})}, apart]).encode()
     said, says = os.pipe()
     try:
@@ -138,7 +141,7 @@ def _stop(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
 def serve(connection: socket.socket) -> NoReturn:
     """Fork a process for each message until the other side closes the socket.
 
-    Then end all these processes.
+    After that, end all processes that were forked.
     """
     for module in pkgutil.walk_packages(controlplane.__path__, "controlplane."):
         importlib.import_module(module.name)

@@ -1,4 +1,6 @@
-"""A fake HTTP egress proxy, the only way out of a network: `CONNECT` tunnels and plain forwarding.
+"""A fake HTTP egress proxy, with `CONNECT` tunnels and plain forwarding.
+
+A test configures the fake egress proxy as the only way out of its network.
 
 Only the fake proxy can resolve the host names in `names`, like an egress proxy with its own resolver. The
 fake egress proxy records the bytes that it received, so that a test can check them. `says` replaces the fake
@@ -27,8 +29,8 @@ class FakeEgress:
     def __init__(self, names: dict[str, tuple[str, int]] | None = None, *, credentials: str = "") -> None:
         """Create the fake proxy with the host names that it can resolve.
 
-        `names` maps each known `host:port` to an address. The fake proxy cannot reach other hosts.
-        `credentials` is the text `user:password` that the fake proxy requires from clients.
+        `names` maps each known `host:port` to an address. The fake egress proxy can reach only the hosts in
+        `names`. `credentials` is the text `user:password` that the fake proxy requires from clients.
         """
         self.names = names if names is not None else {}
         self.says: bytes | None = None  # replaces its own response to CONNECT; b"" sends no response

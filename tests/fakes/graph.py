@@ -81,7 +81,7 @@ class FakeGraph(Fake):
         return self._dressed(request, response)
 
     async def content(self, request: Received) -> Response:
-        """Return the response before transfer encoding, for a request or a sub-request of a `$batch`."""
+        """Return the response to a request or a `$batch` sub-request, without a transfer encoding."""
         first = self.first_responses.get(request.path)
         if first:
             return first.popleft()
@@ -290,7 +290,10 @@ def _bytes(_: FakeGraph, request: Received, match: re.Match[str]) -> Response:
 
 
 def pattern_bytes(count: int) -> Iterator[bytes]:
-    """Yield `count` bytes without a repeating pattern. A lost piece thus changes the digest of the bytes."""
+    """Yield `count` bytes without a repeating pattern.
+
+    If a piece is lost, the digest of the bytes changes.
+    """
     block = b"".join(hashlib.sha256(str(each).encode()).digest() for each in range(2048))
     for start in range(0, count, len(block)):
         yield block[: min(len(block), count - start)]

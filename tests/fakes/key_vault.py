@@ -106,7 +106,9 @@ class Version:
 
 
 class FakeKeyVault(Fake):
-    """A fake vault with secret versions, which sends the challenge of a real vault.
+    """A fake key vault with secret versions.
+
+    Its authentication challenge is the challenge of a real key vault.
 
     A test may change the `mode` of the fake at any time.
     """
@@ -124,9 +126,9 @@ class FakeKeyVault(Fake):
     def resource(self) -> str:
         """Return the Azure resource that is the audience of tokens for the vault.
 
-        The resource `0.0.1` fits the vault `127.0.0.1` in the same way as `vault.azure.net` fits
-        `contoso.vault.azure.net`. The SDK refuses a challenge that names any other resource. The resource
-        `0.0.1` needs no name resolution.
+        For the vault address `127.0.0.1`, the resource is `0.0.1`, as the resource for the host
+        `contoso.vault.azure.net` is `vault.azure.net`. The SDK refuses a challenge that names any other
+        resource. The resource `0.0.1` needs no name resolution.
         """
         if self.name:
             return f"https://{self.name.partition('.')[2]}"

@@ -57,7 +57,7 @@ def collector(directory: Path, journal: Journal, **changes: Any) -> Collector:
 
 
 def collect_all(part: Collector, passes: int = 60) -> None:
-    """Run the collector until its passes change nothing.
+    """Run passes of the collector until several passes in a row find nothing to do.
 
     A live agent needs some seconds for the same passes.
     """

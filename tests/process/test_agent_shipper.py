@@ -306,7 +306,7 @@ async def test_a_refusal_by_something_between_is_no_word_about_a_batch(
 async def test_409_sends_the_same_events_under_a_new_id(
     tmp_path: Path, control: FakeControlPlane, times: int
 ) -> None:
-    """If the clock is wrong again, another batch id also expires.
+    """If the proxy's clock is wrong again, the new batch id expires too.
 
     The agent pauses between its delivery attempts.
     """
@@ -370,7 +370,7 @@ async def test_an_unproven_response_leaves_the_batch_as_it_is(
 async def test_an_unproven_413_splits_and_sets_nothing_aside(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """A gateway may have its own limit for bodies.
+    """A gateway in front of the control plane may have its own limit for the size of request bodies.
 
     A control plane can't sign its 413 for a body that it did not read.
     """

@@ -1,6 +1,7 @@
 """Tests of the alert rules and the dashboard, with a real Prometheus, proxy and control plane under load.
 
-The programs expose each metric in the alerts and the dashboard. Each query of the dashboard returns data.
+Each metric that an alert or the dashboard uses is exposed by a Graphward program. Each query of the dashboard
+returns data.
 """
 
 from __future__ import annotations

@@ -68,7 +68,10 @@ class Disk:
         return call
 
     def after_power_loss(self, copy: Path, *, torn: random.Random | None = None) -> None:
-        """Copy the files as a power loss leaves them. If `torn` is given, include some unsynced writes."""
+        """Copy the files as a power loss leaves them.
+
+        If `torn` is given, also copy some writes that were not synced to disk.
+        """
         for name, inode in self._names.items():
             target = copy / Path(name).relative_to(self._root)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -339,7 +339,7 @@ async def with_certificate(
     days: float,
     names: tuple[str, ...] = LOCAL_NAMES,
 ) -> dict[str, str]:
-    """Return the doctor's finding about an upstream server with a certificate of these names and lifetime."""
+    """Return the doctor's finding about an upstream server, given its certificate's names and lifetime."""
     tls = authority.server("upstream", names, days=days)
     upstream = await stack.enter_async_context(FakeGraph(tls=tls))
     until_ready.values["upstream"] = upstream.base_url

@@ -220,7 +220,7 @@ async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
 
 
 def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Path) -> None:
-    """The previous proxy may be about to exit, so the start waits for the port and logs the wait."""
+    """The start waits for an admin port in use, because an earlier proxy process may be about to exit."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         done = run(config, Admin__Listen=address)
@@ -232,7 +232,7 @@ def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Pat
 
 @pytest.mark.parametrize("workers", [120, 40])
 def test_too_few_descriptors_are_one_line_and_status_1(config: Path, workers: int) -> None:
-    """Each worker process needs two file descriptors: one for its listener and one for its channel."""
+    """The supervisor has too few file descriptors for the listeners and the channels of its workers."""
     limited = ["prlimit", "--nofile=100:100", sys.executable]
     done = run(config, python=limited, Proxy__Workers=str(workers))
     refused_with(done, "Too many open files", status=1)

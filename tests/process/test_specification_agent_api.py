@@ -118,7 +118,7 @@ def test_another_method_is_no_endpoint(plane: Plane, method: str, endpoint: str)
 
 
 def test_sync_delivers_rulesets_app_identities_and_metadata(plane: Plane) -> None:
-    """A proxy sends an empty body to fetch the current rulesets, app identities and metadata."""
+    """A sync request with an empty body fetches the current rulesets, app identities and metadata."""
     body = plane.proxy.sync().json
     assert [ruleset["yaml"] for ruleset in body["rulesets"]] == [RULESET]
     assert [app["clientId"] for app in body["apps"]] == [plane.app["clientId"]]
@@ -173,7 +173,7 @@ def test_for_get_the_payload_is_the_timestamp_and_a_dot(plane: Plane) -> None:
 
 @pytest.mark.parametrize("change", [b"\n", b"\r\n", b" ", b"\x00"])
 def test_the_body_is_exactly_the_bytes_transmitted(plane: Plane, change: bytes) -> None:
-    """The signed body has no changed whitespace, re-serialisation, trailing newline or CRLF."""
+    """Change the body of a request after signing: reformatting, a trailing newline or CRLF is refused."""
     signed = json.dumps(batch(event(plane.acme))).encode()
     signing = dict(plane.proxy.signing(signed))
     assert code(plane.proxy.call("POST", "audit", signed + change, replace=signing)) == (
@@ -508,8 +508,8 @@ def test_events_of_a_batch_have_an_id_and_one_organisation(shipping: Shipping) -
 def test_after_429_the_batch_is_in_local_retention_and_retried(shipping: Shipping) -> None:
     """After a 429, the proxy stores a batch in `Audit:LocalRetentionPath` and sends it again.
 
-    The proxy sends the batch again at each `Audit:ReplayIntervalSeconds`. The proxy obeys Retry-After, and no
-    event is lost or duplicated.
+    The proxy sends the stored batch again after each interval of `Audit:ReplayIntervalSeconds` seconds. The
+    proxy obeys Retry-After, and no event is lost or duplicated.
     """
     control = shipping.ingestion
     until(lambda: shipping.control.heartbeats and shipping.control.heartbeats[-1]["auditPending"] == 0)

@@ -62,7 +62,8 @@ def blocks(page: str) -> list[Block]:
 def matches(shown: str, printed: str) -> bool:
     """Return True if the printed output matches the output on the page.
 
-    On the page, `…` stands for a part of a line. A line with only `…` stands for any number of lines.
+    On the documentation page, `…` inside a line stands for an omitted part of the line. A line with only `…`
+    stands for any number of lines.
     """
     pattern = re.sub(r"^…\n", "\0", shown, flags=re.M)
     pattern = re.escape(pattern).replace("…", ".+").replace("\0", r"(?:.*\n)*")

@@ -252,7 +252,7 @@ def test_twenty_requests_are_a_batch_and_twenty_one_are_not() -> None:
 def test_what_costs_more_than_a_batch_is_refused_before_it_is_read(
     part: dict[str, Any], refusal: str
 ) -> None:
-    """A 4 MB body of many requests or headers delays all other clients for seconds if nothing limits it."""
+    """An unlimited 4 MB batch body with many requests or headers delays all other clients for seconds."""
     parts = [get("/me") | part for _ in range(1 if part else 10_000)]
     with pytest.raises(MalformedBatch, match=refusal):
         parsed(batch(*parts))

@@ -69,7 +69,7 @@ class CredentialManager:
     def tried(self) -> bool:
         """Return True if the first attempt to fetch a token has ended.
 
-        Before that, `current` has no meaning.
+        Before the end of the first attempt, the value of `current` has no meaning.
         """
         return self._tried.is_set()
 
@@ -80,7 +80,7 @@ class CredentialManager:
     def current(self) -> ActiveUpstreamToken | UpstreamTokenUnavailable:
         """Return the message for a worker: the upstream token, or the reason why the agent has no token.
 
-        The message never contains an expired token.
+        If the agent's upstream token has expired, the message does not contain the token.
         """
         token = self._token
         left = self._seconds_left()

@@ -1,8 +1,8 @@
 """Remember used assertions on disk, for all workers of the proxy, so that no assertion is accepted twice.
 
 Each application has its own file, so one application cannot fill the store of another. If the credentials of
-several applications accept the same issuer token, these applications share a file. So only one of these
-applications can use the token.
+several applications accept the same issuer token, these applications share a file. The shared file ensures
+that only one of these applications can use the token.
 
 Each file of used assertions is a sequence of records of equal size. A kernel lock lets only one thread of one
 process read and append at a time. Records that were written to the file remain if the process is killed. If
@@ -39,7 +39,7 @@ _ADDRESS_BYTES: Final = 8
 
 
 class Use(enum.Enum):
-    """Outcome of an attempt to use an assertion."""
+    """Outcome of an attempt to use a client assertion for a token."""
 
     FIRST = "first"
     REPEATED = "repeated"  # the same client sent it again, within REPEAT_SECONDS
@@ -125,7 +125,7 @@ def _open(path: Path) -> int:
 def _lock(file: int, seconds: float) -> None:
     """Lock the file of used assertions. Wait at most LOCK_SECONDS for the lock.
 
-    Raise OSError if another process still holds the lock after this time.
+    Raise OSError if another process still holds the file lock after `seconds` seconds.
     """
     end = time.monotonic() + seconds
     while True:
@@ -157,8 +157,8 @@ def _without_ended(content: bytes, now: float) -> bytes:
 def _write(file: int, content: bytes, offset: int) -> None:
     """Write all bytes of `content` to the file, starting at `offset`.
 
-    After a partial write, the function writes the remaining bytes; the file system raises an error if it has
-    no room for them.
+    If the system writes only a part of the bytes, `_write` writes the rest. The file system raises an error
+    if it is full.
     """
     at = 0
     while at < len(content):

@@ -53,8 +53,7 @@ class Caller:
     def secret_with(self, secret_hash: str) -> Secret | None:
         """Return the application's client secret whose hash is `secret_hash`.
 
-        Return None if the hash is unknown, or if the control plane is an older version that sends only
-        hashes.
+        Return None if no client secret has this hash, or if an older control plane sent only hashes.
         """
         for each in self.credentials or ():
             if isinstance(each, Secret) and each.hash == secret_hash:
@@ -95,7 +94,8 @@ Sources = tuple[str, Mapping[str, str]]
 class Rulebook:
     """Compiled form of a rules snapshot, with which a worker evaluates requests.
 
-    A worker never changes its compiled rules in place. A worker replaces its compiled rules as a whole.
+    A worker never changes its compiled rules in place. For new rules, a worker replaces its whole Rulebook
+    object by a new one.
     """
 
     callers: dict[str, Caller] = field(default_factory=dict)
@@ -118,14 +118,16 @@ async def build_rulebook(
     credentials: UpstreamCredentials,
     models: Mapping[str, ResourceModel] | None = None,
 ) -> Rulebook:
-    """Compile the rules that changed since `previous`. Yield to the event loop between slices of the work.
+    """Compile the rules of a snapshot that differ from the compiled rules `previous`.
+
+    Yield to the event loop between slices of the work.
 
     `models` contains the resource models that `load_models` returned for the snapshot. Raise SnapshotDamaged
     if a resource model is missing.
 
-    The garbage collector is disabled during the compilation. After the compilation, the garbage collector
-    ignores the compiled objects. Each garbage collection over ten thousand compiled rules would stall
-    requests for a tenth of a second.
+    While it compiles rules, the worker disables Python's garbage collector. After the compilation, the
+    garbage collector ignores the compiled objects. Each garbage collection over ten thousand compiled rules
+    would stall requests for a tenth of a second.
     """
     gc.disable()
     try:

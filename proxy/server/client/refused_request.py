@@ -59,7 +59,7 @@ def no_room_for_connection(context: Context) -> bytes:
 
 
 def record_unfinished_head(context: Context, received: bytes, client_ip: str) -> None:
-    """Write the audit event of a client that left before sending a complete head, if its token is known."""
+    """Write an audit event if a client with a known token left before sending a complete request head."""
     pending = pending_event_of_refused(context, received, client_ip)
     if pending.caller is not None:
         pending.status = STATUS_CLIENT_LEFT

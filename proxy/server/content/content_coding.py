@@ -201,7 +201,7 @@ class StreamDecoder:
         return data
 
     def finish(self) -> bytes:
-        """End the body, after the caller has read all decoded output.
+        """End the decoding of a body. The caller must have read all decoded output before.
 
         Raise ContentCodingError if the compressed data is truncated.
         """

@@ -6,12 +6,13 @@ The rewriter changes the values of `@odata.nextLink` and `@odata.deltaLink`, wit
 the @, anywhere in a JSON body. `NextLink` and `DeltaLink` are rewritten too, because some SDKs ignore case.
 OData 4.01 writes `@nextLink`, OData 3 writes `odata.nextLink`, and verbose JSON writes `__next`.
 
-An address is recognised in every spelling that leads to the same host. Spellings of one address can differ in
-letter case, escapes, percent-encoding, a final dot of the host, the scheme or a default port.
+The rewriter recognises the address of the upstream in every spelling that leads to the same host. Spellings
+of one address can differ in letter case, escapes, percent-encoding, a final dot of the host, the scheme or a
+default port.
 
-In valid JSON, a quote followed by a colon ends a member name. So the rewriter recognises the end of a link's
-name, the colon and the start of the link as one sequence of bytes. Text within a JSON string cannot imitate
-this sequence of quote, colon and link.
+In valid JSON, a quote followed by a colon ends a member name. The rewriter can therefore search for the end
+of a link's name, the colon and the start of the link as one sequence of bytes. A text inside a JSON string
+cannot contain an unescaped quote, so it cannot imitate a link's name with its colon.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ class _Patterns(NamedTuple):
 class LinkRewriter:
     """Rewriter that replaces the addresses of one upstream in links by one address of the proxy.
 
-    `foreign` receives the host of each link for SDKs that leads to an address other than the upstream's known
-    addresses.
+    If a link for SDKs leads to an unknown address instead of the upstream, `foreign` receives the host of the
+    link.
     """
 
     def __init__(
@@ -124,7 +125,8 @@ class LinkRewriter:
     def _turned(self, body: bytes, names: Any, links: Any) -> bytes | None:
         """Rewrite the links that the pattern `links` matches directly after a link's name.
 
-        Most bodies have no link to rewrite. One search for the names of links is enough to find this out.
+        Most response bodies contain no link that must be rewritten. To detect a body without links, one
+        search for the names of links is enough.
         """
         found = names.search(body)
         if found is None:

@@ -59,7 +59,10 @@ def version_of(target: Target) -> str:
 
 
 class _Part:
-    """A sub-request with its evaluation, and with its response if the proxy responds without the upstream."""
+    """A sub-request with its evaluation.
+
+    If the proxy itself makes the response, the response is stored too.
+    """
 
     __slots__ = ("evaluation", "part", "pending", "response")
 
@@ -136,7 +139,7 @@ class Batch:
     def response(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
         """Return the application's `$batch` response; None if the upstream's response needs no change.
 
-        The method filters the response to each sub-request, rewrites locations with `relocated`, and adds
+        `response` filters the response to each sub-request, rewrites locations with `relocated`, and adds
         responses that the proxy itself made. Raise MalformedBatch if the upstream's response cannot be read;
         the application never receives such a response.
         """

@@ -204,7 +204,7 @@ class Exchange(ExchangeOwner):
             self._decide_batch(self.batch, body or b"")
 
     def _decided_without_body(self) -> bool:
-        """Decide without the request body, if the rules that decide do not need the body.
+        """Decide the request without its body, if the deciding rules do not need the body.
 
         Return False if the decision needs the request body, so that the proxy must collect it.
         """
@@ -547,7 +547,7 @@ class Exchange(ExchangeOwner):
 
     @property
     def record_bytes(self) -> int:
-        """Approximate size in bytes of the records of this exchange and its sub-requests in the spool."""
+        """Approximate size in bytes of the spool records of an exchange and its sub-requests."""
         parts = 0 if self.batch is None else self.batch.record_bytes
         return self.pending.record_bytes + parts
 

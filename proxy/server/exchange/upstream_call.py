@@ -105,7 +105,7 @@ class UpstreamCall(UpstreamUser):
         upstream.send(body.framed(piece), done=body.whole)
 
     def timed_out(self) -> Refusal | None:
-        """Return the refusal of a request after it waited too long for a connection or a new token."""
+        """Return the refusal of a request that waited too long for an upstream connection or a new token."""
         if self.upstream is not None:
             return None
         if self._retried & _TOKEN:

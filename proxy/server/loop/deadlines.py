@@ -1,8 +1,8 @@
 """Check the deadlines of all connections in one regular sweep, without a timer per request.
 
 A connection only writes the monotonic time of its next deadline into an attribute, which costs almost
-nothing. The sweep checks every connection once a second, and a part of the connections at each tick. So the
-sweep never stalls the event loop by checking ten thousand connections at once.
+nothing. The sweep checks every connection once a second, and a part of the connections at each tick. This
+division prevents a stall of the event loop, which a check of ten thousand connections at once would cause.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Timed(Protocol):
     deadline: float
 
     def on_deadline(self, now: float) -> None:
-        """Handle the deadline: set a new deadline, or close the connection.
+        """Handle a deadline that has passed: set a new deadline, or close the connection.
 
         The sweep calls this method at the time `deadline`, or up to `SWEEP_SECONDS` later.
         """

@@ -4,9 +4,10 @@ If each piece of input were processed at once, the processor would alternate bet
 code. The code and data of system calls replace the code and data of the proxy in the processor's caches. The
 processor would also alternate between the code for responses and the code for requests, which share little.
 
-If each piece of output were sent at once, each piece would wake the receiving process separately. A receiver
-of single pieces would sleep after each piece until the next piece arrives. Batched input and batched output
-each save a tenth of a request's processor time under load, and a fifth with TLS (`./dev bench J2 TLS`).
+If each piece of output were sent at once, each piece would wake the receiving process separately. If the
+receiving process got its input piece by piece, it would sleep after each piece until the next piece arrives.
+Batched input and batched output each save a tenth of a request's processor time under load, and a fifth with
+TLS (`./dev bench J2 TLS`).
 
 Responses are processed before requests, because a complete response frees its upstream connection for a later
 request.
@@ -53,7 +54,7 @@ class BatchedConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         """Process the data that arrived on the connection.
 
-        Then handle the deadline of the connection if this deadline is still in the past.
+        After that, handle the deadline of the connection if the deadline has not been moved to a later time.
         """
         if self._arrived:
             self.take_arrived()
@@ -88,7 +89,7 @@ class LoopIteration:
     def response_arrived(self, upstream: BatchedConnection) -> None:
         """Queue an upstream connection that received a piece of a response.
 
-        `take_arrived` of the connection is called when this iteration ends, or sooner.
+        The loop iteration calls `take_arrived` of the connection at its end, or sooner.
         """
         self._responded.append(upstream)
         self._expect_end(len(self._responded))
@@ -112,7 +113,7 @@ class LoopIteration:
     def send_response(self, connection: BatchedConnection) -> None:
         """Queue a client connection that has a response to send.
 
-        `send_queued` of the connection is called when this iteration ends, or sooner.
+        The loop iteration calls `send_queued` of the connection at its end, or sooner.
         """
         self._to_clients.append(connection)
         self._expect_end(len(self._to_clients))

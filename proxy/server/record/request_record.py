@@ -67,7 +67,7 @@ _clock: Final = time.perf_counter  # Final, so that compiled code needs no look-
 def pending_event_of_refused(context: Context, received: bytes, peer: str) -> PendingEvent:
     """Return the pending audit event of a request whose head was refused or is incomplete.
 
-    The event has a caller only if the bytes `received` contain a proxy token.
+    The audit event names a caller only if the bytes `received` contain a valid proxy token.
     """
     head = read_refused_head(received)
     context.requests += 1
@@ -165,8 +165,8 @@ class PendingEvent:
     def close(self, context: Context, refusal: Refusal, response_bytes: int) -> bool:
         """Complete the audit event of a request that the proxy refuses before its exchange begins.
 
-        Return False if the spool has no room for the audit event. Without the audit event, the response must
-        not be sent.
+        Return False if the spool has no room for the audit event. If the audit event cannot be written, the
+        proxy must not send the response.
         """
         self.status = refusal.status
         self.reason = refusal.reason
@@ -188,7 +188,7 @@ class PendingEvent:
     def record_bytes(self) -> int:
         """Approximate number of bytes that the record of the audit event needs.
 
-        The record's size depends mostly on texts from the application, such as the path.
+        The size of a spool record depends mostly on texts from the application, such as the path.
         """
         own = len(self.path) + len(self.query or "") + len(self.client_request_id or b"")
         return min(_RECORD_BYTES + own, MAX_RECORD)
@@ -225,8 +225,8 @@ class PendingEvent:
         """Write the audit event to the spool. Return False if the spool has no room for the audit event.
 
         If the audit event was not written, the response must not be completed. A request of an unknown
-        application has no audit event. If the caller is unknown, the code that detects this also counts and
-        logs the request.
+        application has no audit event. If the application is unknown, the code that refuses the request also
+        counts and logs it.
         """
         if self.written:
             return True

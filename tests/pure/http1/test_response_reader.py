@@ -26,7 +26,7 @@ EMPTY: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """All results of a response reader for one response."""
+    """Everything that a response reader returned for one response."""
 
     statuses: list[int]
     content: bytes
@@ -40,7 +40,7 @@ def expecting(*, to_head_request: bool = False) -> ResponseReader:
 
 
 def read(reader: ResponseReader, pieces: list[bytes]) -> Read:
-    """Feed a response reader piece by piece, as a connection does.
+    """Give a response to a response reader in the given pieces, like a connection that receives these pieces.
 
     No bytes may follow the response that the reader receives.
     """
