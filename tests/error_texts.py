@@ -176,7 +176,8 @@ OAUTH: Final = {
         "The client or its address sent too many token requests with wrong credentials.",
         "Send the token request again after `Retry-After` seconds, with the right "
         "credential. `Token.MaxFailuresPerAddress` and `Token.MaxFailuresPerClient` set the "
-        "limits on wrong credentials.",
+        "limits on wrong credentials. A 429 to a request for Graph data comes from the upstream: "
+        "[429 from Microsoft Graph](../how-to/troubleshoot.md#429-from-microsoft-graph).",
         ("tooManyFailures",),
     ),
 }

@@ -54,6 +54,9 @@ An error response that the proxy makes itself has the shape of an error of Micro
   find an event by its `request-id`.
 - The proxy forwards error responses from the [upstream](../glossary.md#upstream). By default, the proxy replaces a 5xx status
   other than 503 and 504 by 502 `upstreamError`.
+- A 429 to a request for Graph data comes from the upstream: [429 from Microsoft
+  Graph](../how-to/troubleshoot.md#429-from-microsoft-graph). The proxy's own 429 is
+  [temporarily_unavailable](#temporarily_unavailable-429) of the token endpoint.
 
 """
 _TOKENS: Final = """\
