@@ -39,6 +39,7 @@ from proxy.server.upstream.connection import UpstreamConnection
 from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential
 from proxy.server.upstream.pool import UpstreamPool
 from proxy.server.upstream.settings import UpstreamSettings
+from tests.patience import PATIENCE_SECONDS
 
 UPSTREAM_TOKEN = "upstream-token-that-no-application-may-see"
 CLIENT_ID = "client-1"
@@ -69,11 +70,11 @@ LIMITS = Limits(
     max_header_count=128,
     max_buffered_body=1024 * 1024,
     max_filter_bytes=1024 * 1024,
-    head_timeout=15,
+    head_timeout=PATIENCE_SECONDS,
     idle_timeout=75,
-    body_grace=5,
+    body_grace=PATIENCE_SECONDS,
     min_body_rate=240,
-    upstream_wait=5,
+    upstream_wait=PATIENCE_SECONDS,
     token_lifetime=3600,
     max_staleness=0,
     max_connections=1000,
@@ -256,7 +257,7 @@ class DataPath:
 
 async def until(what: Callable[[], object]) -> None:
     """Poll until the given condition is true, because no event announces the change."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not what():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -322,7 +323,8 @@ async def data_path(
     *,
     rewrite_links: bool = True,
     interpretations: int = GRAPH,
-    response_timeout: float = 5,
+    connect_timeout: float = PATIENCE_SECONDS,
+    response_timeout: float = PATIENCE_SECONDS,
     max_connections: int = 8,
     max_waiting: int = 1024,
     public_base: str = "",
@@ -356,7 +358,15 @@ async def data_path(
     pool = UpstreamPool(
         loop,
         UpstreamSettings(
-            "127.0.0.1", upstream.port, None, 2, response_timeout, 50, max_connections, max_waiting, 65536
+            "127.0.0.1",
+            upstream.port,
+            None,
+            connect_timeout,
+            response_timeout,
+            50,
+            max_connections,
+            max_waiting,
+            65536,
         ),
         deadlines,
         counters,

@@ -13,6 +13,7 @@ from proxy.server.client.pace import SLOW_READER_SECONDS
 from proxy.server.client.read_gate import HANDLER
 from proxy.server.exchange.exchange import Exchange
 from tests.bytes.data_path import DataPath, UpstreamPeer, data_path, ok, read_reply, responding, until
+from tests.patience import PATIENCE_SECONDS
 
 RULES = """
 version: 1
@@ -181,7 +182,7 @@ async def test_a_client_that_reads_again_does_not_end_the_wait_for_a_new_token(t
         await proxy.credential_asked.wait()
         await until(lambda: not served.write_paused)
         pass_time(proxy, 2)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert b"HTTP/1.1 502" in await take(client, 1)
         client.close()
 

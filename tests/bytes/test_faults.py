@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bytes.data_path import CLIENT_ID, CLIENT_SECRET, data_path, ok, responding, until
+from tests.patience import PATIENCE_SECONDS
 
 UNAUTHORISED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
 
@@ -25,7 +26,7 @@ async def test_a_fault_while_a_response_is_read_is_the_proxys_own(tmp_path: Path
     async with data_path(responding(UNAUTHORISED, ok(b"{}")), tmp_path) as proxy:
         report = faults()
         proxy.credential._ask_for_another = broken
-        assert await asyncio.wait_for(proxy.raw(proxy.request()), 10) == b""
+        assert await asyncio.wait_for(proxy.raw(proxy.request()), PATIENCE_SECONDS) == b""
         (event,) = proxy.events()
         assert (event["status"], event["reason"], event["upstreamStatus"]) == (500, "internalError", 401)
         assert [str(each["exception"]) for each in report] == ["a fault"]
@@ -44,7 +45,7 @@ async def test_a_fault_while_a_request_is_read_is_the_proxys_own(tmp_path: Path)
             if len(pieces) > 1:
                 await until(lambda: proxy.context.in_flight() == 1)
                 writer.write(pieces[1])
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
             writer.close()
         assert [(each["status"], each["reason"]) for each in proxy.events()] == [(500, "internalError")] * 2
         assert len(report) == 2

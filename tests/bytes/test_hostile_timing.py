@@ -29,6 +29,7 @@ from tests.bytes.data_path import (
     silent,
     until,
 )
+from tests.patience import PATIENCE_SECONDS
 
 TEXT = b"Content-Type: text/plain\r\nContent-Length: %d\r\n"
 
@@ -75,7 +76,7 @@ async def test_a_draining_worker_closes_a_connection_whose_refused_body_has_ende
         proxy.context.draining = True
         connection.drain()
         writer.write(b"67890")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert await reader.read() == b""
         writer.close()
 
@@ -154,10 +155,10 @@ async def test_a_connect_that_times_out_at_the_last_moment_is_counted_once(
     original = getattr(UpstreamConnection, method)
 
     def slow(self: UpstreamConnection, *arguments: Any) -> None:
-        time.sleep(2.2)  # the event loop is busy with other work; a connect may take 2 s here
+        time.sleep(0.3)  # the event loop is busy with other work until after the connect timeout
         original(self, *arguments)
 
-    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, connect_timeout=0.2) as proxy:
         try:
             monkeypatch.setattr(UpstreamConnection, method, slow)
         except TypeError:

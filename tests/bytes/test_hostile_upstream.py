@@ -31,6 +31,7 @@ from tests.bytes.data_path import (
     responding,
 )
 from tests.fakes.certificates import CertificateAuthority
+from tests.patience import PATIENCE_SECONDS
 
 FORGED = ok(b'{"forged":true}')
 END = b"0\r\n\r\n"
@@ -338,7 +339,7 @@ async def test_a_response_before_the_whole_request_was_taken_ends_the_connection
         writer.write(proxy.request(method="POST", fields=b"Transfer-Encoding: chunked\r\n"))
         await writer.drain()
         unsent = 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not unsent:
                 writer.write(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
                 await writer.drain()

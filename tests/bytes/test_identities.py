@@ -17,6 +17,7 @@ from proxy.server.callers.rulebook import Rulebook, build_rulebook
 from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
 from proxy.startup.identities import Assignments
 from tests.bytes.data_path import ALLOW_ALL, DataPath, UpstreamPeer, data_path, ok, read_reply
+from tests.patience import PATIENCE_SECONDS
 
 MAIL_TOKEN = "upstream-token-of-the-mail-identity"
 NEW_MAIL_TOKEN = "second-upstream-token-of-the-mail-identity"
@@ -146,7 +147,7 @@ async def test_who_leaves_while_waiting_for_a_token_is_not_sent_up_with_it(tmp_p
         await two.mail_asked.wait()
         assert len(two.mail.waiting) == 1
         writer.transport.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while two.mail.waiting:  # noqa: ASYNC110 - the transport announces no event for this
                 await asyncio.sleep(0.001)
         two.renew_mail(NEW_MAIL_TOKEN, 2)

@@ -38,6 +38,7 @@ from tests.bytes.data_path import (
     rulebook,
     until,
 )
+from tests.patience import PATIENCE_SECONDS
 
 READING_RULES = """
 version: 1
@@ -448,7 +449,8 @@ async def test_of_slow_readers_the_longest_slow_is_cut_where_memory_ends(tmp_pat
         assert (await proxy.ask(proxy.request())).status == 200
         received = bytearray()
         while len(received) < len(response):
-            part = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(clients[-1], 1 << 20), 5)
+            receiving = asyncio.get_running_loop().sock_recv(clients[-1], 1 << 20)
+            part = await asyncio.wait_for(receiving, PATIENCE_SECONDS)
             assert part, "the newest was cut"
             received += part
         for client in clients:
@@ -498,7 +500,8 @@ async def test_a_reader_that_is_slow_but_fast_enough_is_not_cut(tmp_path: Path) 
         for slot in range(1, 4):
             before = served.transport.get_write_buffer_size()
             while before - served.transport.get_write_buffer_size() < 60 * 240:
-                part = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 65536), 20)
+                receiving = asyncio.get_running_loop().sock_recv(client, 65536)
+                part = await asyncio.wait_for(receiving, PATIENCE_SECONDS)
                 assert part, (slot, received)
                 received += len(part)
             pass_time(proxy, slot * SLOW_READER_SECONDS + 1)
@@ -524,7 +527,7 @@ async def test_where_too_many_wait_for_the_upstream_the_next_is_told_at_once(tmp
     async with data_path(script, tmp_path, max_connections=2, max_waiting=3, upstream_wait=60) as proxy:
         asking = [asyncio.ensure_future(proxy.ask(proxy.request(f"/v1.0/{each}"))) for each in range(5)]
         await until(lambda: len(proxy.context.pool._waiting) == 3)
-        said_to_wait(await asyncio.wait_for(proxy.ask(proxy.request("/v1.0/late")), 5))
+        said_to_wait(await asyncio.wait_for(proxy.ask(proxy.request("/v1.0/late")), PATIENCE_SECONDS))
         assert counted(proxy, c.LIMIT_UPSTREAM_WAITING) == 1
         go_on.set()
         assert [(await each).status for each in asking] == [200] * 5
@@ -562,7 +565,7 @@ async def test_who_waits_in_vain_is_told_so_and_counted(tmp_path: Path) -> None:
     async with data_path(script, tmp_path, max_connections=1, upstream_wait=0.05) as proxy:
         first = asyncio.ensure_future(proxy.ask(proxy.request("/v1.0/first")))
         await until(lambda: proxy.upstream.heads)
-        said_to_wait(await asyncio.wait_for(proxy.ask(proxy.request("/v1.0/second")), 5))
+        said_to_wait(await asyncio.wait_for(proxy.ask(proxy.request("/v1.0/second")), PATIENCE_SECONDS))
         assert counted(proxy, c.LIMIT_UPSTREAM_CONNECTIONS) == 1
         first.cancel()
 

@@ -25,6 +25,7 @@ from tests.bytes.data_path import (
     responding,
     until,
 )
+from tests.patience import PATIENCE_SECONDS
 
 RULES = """
 version: 1
@@ -143,7 +144,7 @@ def error_of(response: bytes) -> tuple[int, dict[str, Any]]:
 async def response_to(proxy: DataPath, raw: bytes) -> bytes:
     reader, writer = await proxy.connect()
     writer.write(raw)
-    reply = await asyncio.wait_for(read_reply(reader), 20)
+    reply = await asyncio.wait_for(read_reply(reader), PATIENCE_SECONDS)
     writer.close()
     return reply.head + reply.body
 

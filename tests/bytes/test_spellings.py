@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bytes.data_path import DataPath, UpstreamPeer, data_path, ok
+from tests.patience import PATIENCE_SECONDS
 
 RULES = """
 version: 1
@@ -205,7 +206,7 @@ class Recorder:
 async def status_of(
     proxy: DataPath, target: str, method: str = "GET", fields: bytes = b"", body: bytes = b""
 ) -> int:
-    reply = await asyncio.wait_for(proxy.ask(proxy.request(target, method, fields, body)), 5)
+    reply = await asyncio.wait_for(proxy.ask(proxy.request(target, method, fields, body)), PATIENCE_SECONDS)
     return reply.status
 
 
@@ -320,7 +321,7 @@ async def test_no_spelling_of_a_blocked_method_is_forwarded(tmp_path: Path, line
     upstream = Recorder()
     async with data_path(upstream.script, tmp_path, RULES) as proxy:
         text = proxy.request("/x").replace(b"GET /x", line.encode())
-        assert (await asyncio.wait_for(proxy.ask(text), 5)).status in (400, 403)
+        assert (await asyncio.wait_for(proxy.ask(text), PATIENCE_SECONDS)).status in (400, 403)
         assert upstream.lines == []
 
 

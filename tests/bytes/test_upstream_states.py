@@ -14,6 +14,7 @@ from tests.bytes.data_path import (
     read_reply,
     until,
 )
+from tests.patience import PATIENCE_SECONDS
 
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
 BEGINNING: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe"
@@ -102,4 +103,4 @@ async def test_a_response_that_ends_before_the_request_is_the_connections_last(t
         assert repr(upstream) == "<UpstreamConnection open request=body response=ended>"
         assert not upstream.reusable
         assert (await read_reply(reader)).json() == {}
-        await asyncio.wait_for(until(lambda: upstream.closed), 5)
+        await asyncio.wait_for(until(lambda: upstream.closed), PATIENCE_SECONDS)

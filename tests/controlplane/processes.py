@@ -19,6 +19,7 @@ from typing import IO, Any
 from controlplane.store.block_body import unpacked
 from tests.fakes import commands
 from tests.fakes.lifeline import end_with_parent
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 _LISTENING = re.compile(r"listening on (\S+)")
@@ -36,7 +37,7 @@ class Server:
             self.log.append(line.decode())
 
     async def wait(self) -> int:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.process.wait()
 
 
@@ -55,7 +56,7 @@ async def server(config: Path, module: str | None = None) -> AsyncIterator[Serve
     running = Server(process, "", reader)
     following = None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not running.address:
                 line = (await reader.readline()).decode()
                 assert line, f"the server ended: {running.log}"

@@ -25,6 +25,7 @@ from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import Plane, ProxyClient, event
 from tests.controlplane.processes import ROOT
 from tests.controlplane.test_admin import call, operator
+from tests.patience import PATIENCE_SECONDS
 
 REASON = "a request rule decided the verdict"
 
@@ -431,7 +432,7 @@ class Reader:
             yield response
 
     async def read(self, response: aiohttp.ClientResponse, *, blocks: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             for _ in range(blocks):
                 fields = {}
                 while line := (await response.content.readline()).decode().rstrip("\n"):
@@ -502,7 +503,7 @@ async def test_a_tail_ends_after_a_while_so_that_who_may_no_longer_look_does_not
     monkeypatch.setattr(event_tail, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(event_tail, "LONGEST_TAIL_SECONDS", 0.2)
     reader = Reader(trail, "acme")
-    async with reader.connected() as response, asyncio.timeout(10):
+    async with reader.connected() as response, asyncio.timeout(PATIENCE_SECONDS):
         await response.read()
 
 
@@ -563,6 +564,6 @@ async def test_who_takes_nothing_is_cut_off(
 
 
 async def _read_for_ever(reader: asyncio.StreamReader) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             await reader.readexactly(65_536)

@@ -14,10 +14,10 @@ from tests.controlplane.plane import event
 from tests.controlplane.test_admin_audit import Reader, Trail, trail  # noqa: F401 - a fixture
 from tests.fakes.lifeline import end_with_parent
 from tests.fakes.ports import free_port
+from tests.patience import PATIENCE_SECONDS
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 # Seconds: longer than an event takes, but shorter than the stream's keepalive, which would flush a buffer.
-SOON_SECONDS = 10.0
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def nginx(folder: Path, behind: str) -> AsyncIterator[str]:
 
 
 async def _listening(port: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -62,7 +62,7 @@ async def test_an_event_passes_nginx_when_it_is_stored(trail: Trail, tmp_path: P
     acme = trail.orgs["acme"]
     async with nginx(tmp_path, trail.plane.console_url) as address:
         headers = {"Authorization": f"Bearer {trail.tokens['acme']}"}
-        async with asyncio.timeout(SOON_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             response = await trail.plane.session.get(f"{address}/admin/v1/audit/tail", headers=headers)
             async with response:
                 reader = Reader(trail, "acme")

@@ -39,6 +39,7 @@ from tests.controlplane.plane import (
     event,
 )
 from tests.controlplane.processes import ROOT, cli, facts
+from tests.patience import PATIENCE_SECONDS
 
 
 class Between:
@@ -111,7 +112,7 @@ async def _closed(streams: Streams) -> bytes:
     """Return the bytes that arrived before the server closed the connection."""
     reader, writer = streams
     try:
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
     except ConnectionError:
         return b""
     finally:
@@ -213,7 +214,7 @@ async def test_who_takes_no_response_is_cut(
     reader, writer = await _connected(plane)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(_head(proxy, "GET", SYNC))
-    await asyncio.wait_for(cut.wait(), 20)
+    await asyncio.wait_for(cut.wait(), PATIENCE_SECONDS)
     writer.transport.abort()
     assert reader.exception() is None
 
@@ -229,7 +230,7 @@ async def test_bodies_that_never_come_keep_no_other_concern_waiting(plane: Plane
     ]
     for reader, _ in stuck:
         assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert (await proxy.send(SYNC)).status == 200
         assert (await proxy.send(HEARTBEAT, b'{"version": "1"}')).status == 200
     for _, writer in stuck:

@@ -17,6 +17,7 @@ import pytest
 from tests.controlplane.operator_commands import Commands
 from tests.controlplane.plane import Plane, event
 from tests.controlplane.processes import ROOT
+from tests.patience import PATIENCE_SECONDS
 
 WAYS = ("store", "server")
 
@@ -164,7 +165,7 @@ async def test_events_are_printed_as_they_are_stored_until_it_is_interrupted(
     try:
         line = asyncio.create_task(process.stdout.readline())
         number = 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not line.done():  # wait until it listens
                 number += 1
                 made = [event(org_id, number), event(org_id, -number, seq=None, path="/quiet")]
@@ -175,7 +176,7 @@ async def test_events_are_printed_as_they_are_stored_until_it_is_interrupted(
             following = [json.loads(await process.stdout.readline())["seq"] for _ in range(number - first)]
         assert following == list(range(first + 1, number + 1))
         process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert (await process.wait(), await process.stdout.read()) == (0, b"")
     finally:
         if process.returncode is None:

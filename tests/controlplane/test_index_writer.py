@@ -23,6 +23,7 @@ from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.new_store import open_new_store
 from tests.controlplane.plane import FakeClock
 from tests.controlplane.search_events import ORG, START_MS, event, numbers
+from tests.patience import PATIENCE_SECONDS
 
 
 @asynccontextmanager
@@ -79,7 +80,7 @@ def index_writer(store: SqliteStore, index: object, **options: float) -> IndexWr
 
 @asynccontextmanager
 async def running(index_writer: IndexWriter) -> AsyncIterator[asyncio.Task[None]]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         task = asyncio.create_task(index_writer.run())
         try:
             yield task

@@ -33,23 +33,27 @@ from tests.controlplane.test_admin import PASSWORD, Browser
 from tests.fakes import commands
 from tests.fakes.ports import free_port
 from tests.fakes.postgres import PostgresServer
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import LONG
 
 pytest.importorskip("psycopg")
 
 from controlplane.store.postgres import PostgresStore
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(660 if LONG else 120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(660 if LONG else 300)]
 
 OF_PROXY, OF_ORG = 60, 100  # batches a minute, the defaults
 EVENTS: Final = 3  # events per batch
 ROUNDS = 30 if LONG else 3
 KILL_EVERY = 60  # acknowledged batches between kills
 MINUTE_MS: Final = 60_000
+PAUSE_SECONDS: Final = 1.0  # between two batches that exceed the rate limits
+# A tail that only polls shows each batch five seconds after the batch before: six batches in 25 seconds.
+SIX_BATCHES_SECONDS: Final = 15.0
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             if await holds():
                 return
@@ -209,7 +213,7 @@ class Load:
                 return
             if not await self.send(proxy, str(number)) and number >= OF_PROXY + 4:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(1):
+                    async with asyncio.timeout(PAUSE_SECONDS):
                         await self.is_over.wait()
 
     async def send(self, proxy: ProxyClient, name: str) -> bool:
@@ -320,7 +324,7 @@ async def test_kills_lose_no_acknowledged_batch_double_none_and_sign_nobody_out(
         asyncio.create_task(use_console(browser, statuses)),
     ]
     sending = asyncio.gather(*(load.send_all(proxy) for proxy in fleet.proxies))
-    async with asyncio.timeout(600 if LONG else 120):
+    async with asyncio.timeout(600 if LONG else 240):
         await kill_in_turn(fleet, load, postgres)
         load.is_over.set()
         await sending
@@ -356,10 +360,13 @@ async def _tail_shows_events_of_the_other(fleet: Fleet, browser: Browser, load: 
     url, headers = f"http://127.0.0.1:{first.console}/admin/v1/audit/tail", {"Cookie": browser.cookie}
     async with fleet.session.get(url, headers=headers) as response:
         await response.content.readuntil(b"\n\n")
-        async with asyncio.timeout(3):
-            proxy = replace(fleet.proxies[0], base_url=f"http://127.0.0.1:{second.agents}")
-            assert await load.send(proxy, "tail")
-            assert proxy.proxy_id.encode() in await response.content.readuntil(b"\n\n")
+        proxy = replace(fleet.proxies[0], base_url=f"http://127.0.0.1:{second.agents}")
+        async with asyncio.timeout(SIX_BATCHES_SECONDS):
+            for number in range(6):
+                assert await load.send(proxy, f"tail-{number}")
+                last = load.acknowledged[proxy.proxy_id][-1].encode()
+                while last not in await response.content.readuntil(b"\n\n"):
+                    pass
 
 
 async def _is_at(seen: Sequence[int], count: int) -> bool:

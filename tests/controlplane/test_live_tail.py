@@ -16,6 +16,7 @@ from controlplane.search.document import Document
 from controlplane.store.interface import RateLimits, StoredEvent
 from controlplane.store.sql_store import SqlStore
 from tests.controlplane.plane import NOON_MS, event
+from tests.patience import PATIENCE_SECONDS
 
 NEVER = 3600.0
 LIMITS = RateLimits(1 << 30, 1 << 30)
@@ -48,7 +49,7 @@ async def take(listener: Listener, count: int) -> list[int]:
     Fail if fewer or more than `count` events arrive.
     """
     taken: list[int] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(taken) < count:
             taken += [json.loads(given.body)["seq"] for given in await listener.next()]
     assert len(taken) == count
@@ -57,7 +58,7 @@ async def take(listener: Listener, count: int) -> list[int]:
 
 async def served(*listeners: Listener) -> None:
     """Wait until the shared reader task has delivered its events to the given listeners."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not all(each.is_served for each in listeners):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
 

@@ -18,6 +18,7 @@ from controlplane.store.interface import AppCredential, Enrolment, EnrolmentToke
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import HEARTBEAT, FakeClock, Plane, ProxyClient, batch, started
 from tests.fakes.ports import free_port
+from tests.patience import PATIENCE_SECONDS
 
 _PREFIX = "graphward_controlplane_"
 
@@ -158,7 +159,7 @@ async def test_the_lag_is_what_the_index_has_not_taken(
         acme = await plane.org("acme")
         proxy = await plane.proxy("edge-1", "acme")
         await proxy.audit(batch("a", acme, range(1, 8)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while ("index_lag_events",) not in (found := await scraped(plane)):
                 pass
     assert found["index_lag_events",] == 7
@@ -173,7 +174,7 @@ async def test_the_lag_is_left_out_until_it_was_measured(
         acme = await plane.org("acme")
         proxy = await plane.proxy("edge-1", "acme")
         await proxy.audit(batch("a", acme, range(1, 8)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (found := await scraped(plane))["index_failing",]:
                 pass
     assert ("index_lag_events",) not in found

@@ -29,6 +29,7 @@ from proxy.config import SettingsError
 from proxy.outbound.egress import DIRECT
 from tests.controlplane.plane import FakeClock, Plane, context_of, started, write_settings
 from tests.fakes.webhooks import SECRET, Answer, FakeReceiver
+from tests.patience import PATIENCE_SECONDS
 
 ADA: Final = local_actor("ada")
 DAY_MS: Final = 86_400_000
@@ -182,7 +183,7 @@ async def test_a_control_plane_that_was_killed_goes_on_where_it_stood(
         await plane.store.begin_webhook("pager", at_newest=True)
         await plane.store.log_position_noticed()
         await log(plane.store, "kill.all")
-    async with started(tmp_path, clock, Log=f'Level = "info"\n{table}'), asyncio.timeout(10):
+    async with started(tmp_path, clock, Log=f'Level = "info"\n{table}'), asyncio.timeout(PATIENCE_SECONDS):
         (call,) = await receiver.until_taken(1)
     assert call.is_signed
     assert call.json["type"] == "graphward.emergencyStop.happened"

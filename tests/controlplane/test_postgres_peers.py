@@ -14,6 +14,7 @@ import pytest
 from controlplane.store.interface import Instance, Peers
 from tests.controlplane.plane import FakeClock
 from tests.fakes.postgres import PostgresServer
+from tests.patience import PATIENCE_SECONDS
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -54,7 +55,7 @@ async def join(postgres_url: str, clock: FakeClock) -> AsyncIterator[Join]:
 
 @asynccontextmanager
 async def soon() -> AsyncIterator[None]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         yield
 
 

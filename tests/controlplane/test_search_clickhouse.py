@@ -31,6 +31,7 @@ from tests.controlplane.search_events import ORG, OTHER_ORG, START_MS, accepted,
 from tests.controlplane.test_index_writer import commit
 from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.clickhouse import HOW_TO_GET, IS_HERE, ClickHouse, clickhouse
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=HOW_TO_GET)
 
@@ -151,7 +152,7 @@ async def test_a_clickhouse_that_does_not_respond_delays_no_acknowledgement(
     server.stop_short()
     try:
         for number in range(1, 6):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await commit(store, [number])
             writer.wake(number + 1)
         await asyncio.sleep(0)
@@ -165,7 +166,7 @@ async def test_a_clickhouse_that_does_not_respond_delays_no_acknowledgement(
 
 
 async def until(holds: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not holds():  # noqa: ASYNC110 - what it waits for is in another process
             await asyncio.sleep(0.01)
 
@@ -275,7 +276,7 @@ async def test_a_changed_tier_reaches_what_is_there(index: ClickHouseIndex, tier
 
 
 async def until_done(index: ClickHouseIndex) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         pending = "SELECT 1 FROM system.mutations WHERE NOT is_done"
         while await index._rows(pending, {}):  # noqa: ASYNC110 - another process works
             await asyncio.sleep(0.01)

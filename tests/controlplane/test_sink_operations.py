@@ -28,6 +28,7 @@ from tests.controlplane.test_sinks import commit
 from tests.fakes.ports import free_port
 from tests.fakes.splunk import SplunkCollector, splunk_collector
 from tests.fakes.webhooks import SECRET
+from tests.patience import PATIENCE_SECONDS
 
 ADA = local_actor("ada")
 
@@ -120,7 +121,7 @@ async def test_events_that_proxies_send_arrive_at_the_sink(
         org = await plane.org("acme")
         proxy = await plane.proxy("edge-1", "acme")
         assert (await proxy.audit(batch("b1", org, [1, 2]))).status == 202
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await collector.took.acquire()
         assert [each["event"]["seq"] for each in collector.events] == [1, 2]
         (facts,) = (await commands.facts("server", "sink", "list"))["sinks"]
@@ -203,11 +204,11 @@ async def test_another_control_plane_goes_on_where_the_leader_ended(
             org = await leader.org("acme")
             proxy = await leader.proxy("edge-1", "acme")
             assert (await proxy.audit(batch("b1", org, [1, 2]))).status == 202
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await collector.took.acquire()
         proxy.base_url, proxy.session = other.base_url, other.session
         assert (await proxy.audit(batch("b2", org, [3, 4]))).status == 202
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while collector.events[-1]["event"]["seq"] != 4:
                 await collector.took.acquire()
     arrived = [each["event"]["seq"] for each in collector.events]

@@ -25,6 +25,7 @@ from tests.controlplane.test_reports import GOOD_HEARTBEAT
 from tests.controlplane.test_retention import _Index
 from tests.fakes.clock import FakeClock
 from tests.fakes.recording_sink import RecordingSink
+from tests.patience import PATIENCE_SECONDS
 
 SETTINGS: Final = SplunkSettings(
     name="siem", kind="splunk", url="https://splunk.example", token="hec-token", from_="beginning"
@@ -258,7 +259,7 @@ async def test_a_run_goes_on_by_itself_after_failures(either_store: SqlStore, cl
     await commit(store, event(1))
     task = asyncio.create_task(consumer.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await sink.took.acquire()
             await commit(store, event(2))
             consumer.wake()

@@ -16,6 +16,8 @@ from typing import Final, Self
 import aiohttp
 from aiohttp import web
 
+from tests.patience import PATIENCE_SECONDS
+
 _OWN_TO_A_CONNECTION: Final = {"host", "content-length", "transfer-encoding", "connection"}
 
 
@@ -67,7 +69,7 @@ class Between:
     async def asked(self, name: str, more: int = 2) -> None:
         """Wait for `more` further requests of an endpoint of the control plane."""
         target = self.counts[name] + more
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while self.counts[name] < target:  # noqa: ASYNC110 - another process asks
                 await asyncio.sleep(0.02)
 

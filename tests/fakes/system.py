@@ -30,12 +30,13 @@ from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityP
 from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
 from tests.fakes.lifeline import end_with_parent
 from tests.fakes.ports import free_port
+from tests.patience import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).parents[2]
 # directory of the proxy's code: the sources, or the compiled modules
 CODE: Final = Path(proxy.__file__).parents[1]
 PROXY: Final = "demo-proxy"
-START_SECONDS: Final = 25
+START_SECONDS: Final = PATIENCE_SECONDS
 STOP_SECONDS: Final = 10
 VAULT_SECRET: Final = "graph-client"
 VAULT_SIGNING_KEY: Final = "token-signing-key"

@@ -8,6 +8,7 @@ import re
 from typing import Any, Final, Literal
 
 from tests.fakes.server import Fake, Received, Response
+from tests.patience import PATIENCE_SECONDS
 
 TRACES: Final = "/v1/traces"
 Mode = Literal["ok", "throttled", "refused", "partial"]
@@ -34,7 +35,7 @@ class FakeTraceCollector(Fake):
         self._news = asyncio.Event()
 
     async def until_spans(self, count: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.spans) < count:
                 self._news.clear()
                 await self._news.wait()

@@ -23,9 +23,9 @@ import pytest
 
 from tests.controlplane.processes import events_in
 from tests.fakes.system import CODE, System
+from tests.patience import PATIENCE_SECONDS
 
 LONG: Final = os.environ.get("GRAPHWARD_LONG") == "1"
-WAIT_SECONDS: Final = 40
 RULES: Final = """\
 version: 1
 name: {name}
@@ -64,7 +64,7 @@ async def whole_system(
         yield system
 
 
-async def until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
+async def until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
     """Poll the condition until it is true, because another process changes its value."""
     try:
         async with asyncio.timeout(seconds):
@@ -141,7 +141,7 @@ def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -> tupl
     """Send one GET request on a new connection."""
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10, context=context) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS, context=context) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -325,7 +325,7 @@ class Load:
 
     async def __aexit__(self, *_: object) -> None:
         self._stopped = True
-        await asyncio.wait_for(asyncio.gather(*self._tasks), WAIT_SECONDS)
+        await asyncio.wait_for(asyncio.gather(*self._tasks), PATIENCE_SECONDS)
 
     def statuses(self) -> set[int]:
         return set(self.responded.values())
@@ -333,7 +333,7 @@ class Load:
     async def responses(self, count: int) -> None:
         """Wait until the clients have received `count` more responses."""
         target = len(self.responded) + count
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.responded) < target:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -370,6 +370,6 @@ async def status_becomes(client: Client, target: str, status: int) -> None:
 
     The sync interval in these tests is one second, and jitter only makes the interval shorter.
     """
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (await client.get(target)).status != status:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

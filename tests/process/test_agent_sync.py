@@ -39,6 +39,7 @@ from tests.fakes.control_plane import (
 )
 from tests.fakes.ports import free_port
 from tests.fakes.server import Response
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -446,7 +447,7 @@ async def test_failures_are_retried_sooner_than_the_interval(
     control.sync_script.extend([Response(500)] * 2)
     async with syncing(control, tmp_path / "snapshot.json", Announcements(), interval=30.0) as sync:
         task = asyncio.create_task(sync.run())
-        await asyncio.wait_for(control.until(lambda: len(control.sync_requests) >= 3), 10)
+        await asyncio.wait_for(control.until(lambda: len(control.sync_requests) >= 3), PATIENCE_SECONDS)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -550,7 +551,7 @@ async def test_a_worker_s_complaint_waits_for_no_response(tmp_path: Path, contro
 
         control.sync_script.append(silent)
         asking = asyncio.create_task(sync.once())
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
         await sync.write_again()
         assert not asking.done()
         assert read_snapshot(cache).version == "v1"

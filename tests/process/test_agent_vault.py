@@ -44,6 +44,7 @@ from tests.fakes.key_vault import (
     VaultMode,
 )
 from tests.fakes.server import Received, Response
+from tests.patience import PATIENCE_SECONDS
 
 SCOPE = "https://graph.microsoft.com/.default"
 NAME = "graph-client"
@@ -275,7 +276,7 @@ async def test_a_newer_version_is_found_without_any_refusal(azure: Azure) -> Non
     task = asyncio.create_task(held.run())
     assert (await held.current()).value == CLIENT_SECRET
     azure.vault.put(NAME, "fake~second")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (await held.current()).value != "fake~second":
             await azure.vault.received(len(azure.vault.requests) + 1)
     task.cancel()
@@ -289,7 +290,7 @@ async def test_the_vault_is_looked_into_ahead_of_the_end_of_what_is_held(azure: 
     await asyncio.gather(held.current(), held.current())
     assert azure.vault.reads == [NAME]  # concurrent callers share one response
     azure.vault.put(NAME, "fake~second")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(azure.vault.reads) < 2:
             await azure.vault.received(len(azure.vault.requests) + 1)
     task.cancel()

@@ -17,7 +17,7 @@ from tests.fakes.server import Response
 from tests.process.agent_parts import AUDITING_AGENT, payload, spool_writer, start
 from tests.process.proxy_parts import LONG
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600 if LONG else 120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600 if LONG else 300)]
 
 EVENTS = 400_000 if LONG else 30_000
 DAY_MS = 24 * 3600 * 1000

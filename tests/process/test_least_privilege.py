@@ -23,6 +23,7 @@ import pytest
 
 from tests.fakes.readable import as_if_all_could_read_the_checkout
 from tests.fakes.system import ROOT, System
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import client_of, processes, stored_paths, until, whole_system
 
 pytestmark = pytest.mark.process
@@ -180,7 +181,7 @@ async def test_a_program_s_own_user_looks_into_none_of_its_processes_and_root_do
     assert process.stderr is not None
     lines: list[bytes] = []
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not any(says in line for line in lines):
                 lines.append(await process.stderr.readline())
                 assert lines[-1], b"".join(lines)
@@ -242,7 +243,7 @@ async def test_what_a_browser_is_led_to_neither_renders_nor_stays(tmp_path: Path
 
 def headers_of(url: str, status: int, context: ssl.SSLContext) -> dict[str, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10, context=context) as response:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS, context=context) as response:
             found, fields = response.status, response.headers
     except urllib.error.HTTPError as error:
         found, fields = error.code, error.headers

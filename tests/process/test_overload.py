@@ -215,9 +215,9 @@ async def test_slow_connections_do_not_hold_up_good_ones(tmp_path: Path) -> None
 
 async def test_the_slow_are_cut_and_the_reason_is_counted(tmp_path: Path) -> None:
     hasty = {
-        "Proxy__HeadTimeoutSeconds": "1",
-        "Proxy__BodyGraceSeconds": "1",
-        "Proxy__IdleTimeoutSeconds": "1",
+        "Proxy__HeadTimeoutSeconds": "3",
+        "Proxy__BodyGraceSeconds": "3",
+        "Proxy__IdleTimeoutSeconds": "3",
     }
     async with plain_system(tmp_path, **hasty) as system:
         token = await token_of(system)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.fakes.issuer import FakeIssuer
 from tests.fakes.system import System
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import kill_all, kill_control_plane, processes, until, whole_system
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio]
@@ -37,7 +38,7 @@ def ask(system: System, assertion: str) -> int:
         with urllib.request.urlopen(
             f"{system.proxy_url}/proxy/token",
             urlencode(form).encode(),
-            timeout=10,
+            timeout=PATIENCE_SECONDS,
             context=system.client_context(),
         ) as response:
             return int(response.status)

@@ -18,8 +18,8 @@ import pytest
 from proxy.audit.spool import budget_lock
 from tests.fakes import commands
 from tests.fakes.system import System
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import (
-    WAIT_SECONDS,
     Client,
     Load,
     assert_no_gap,
@@ -70,7 +70,7 @@ def fill(disk: Path) -> Path:
 
 
 async def until_refused(load: Load) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while 503 not in load.statuses():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -166,7 +166,7 @@ async def test_a_disk_that_events_alone_have_filled_empties_again(tmp_path: Path
             await system.start_control_plane()
             count = load.served
             # The supervisor replaces the agent first, and the next agent delivers what fills the disk.
-            await until(lambda: load.served > count + 50, 3 * WAIT_SECONDS)
+            await until(lambda: load.served > count + 50, 2 * PATIENCE_SECONDS)
         await settled(system, load)
         await until(lambda: readiness(system)["ready"])
 

@@ -23,7 +23,7 @@ from tests.process.proxy_parts import (
     whole_system,
 )
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 # Root has no limit of processes, so a file has the number that the supervisor may still start.
 FORKS_LEFT = """

@@ -51,7 +51,7 @@ rules:
 
 KILLS = int(os.environ.get("GRAPHWARD_KILLS", "200" if LONG else "12"))
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(max(1800 if LONG else 120, 10 * KILLS))]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(max(1800 if LONG else 300, 10 * KILLS))]
 
 
 async def test_no_kill_loses_or_doubles_the_event_of_a_completed_response(tmp_path: Path) -> None:

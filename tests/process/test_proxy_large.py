@@ -15,7 +15,7 @@ from tests.fakes.graph import pattern_bytes
 from tests.fakes.system import System
 from tests.process.proxy_parts import LONG, client_of, processes, rss_kib, whole_system
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 300)]
 
 SIZE = (1000 if LONG else 100) * 1000 * 1000  # bytes of each of two uploads and two downloads
 MAY_GROW_KIB = 12 * 1024

@@ -19,6 +19,7 @@ from proxy.supervisor.child import HUNG_SECONDS
 from tests.fakes import commands
 from tests.fakes.ports import this_program
 from tests.fakes.system import System
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import (
     LONG,
     Client,
@@ -39,7 +40,7 @@ from tests.process.proxy_parts import (
     whole_system,
 )
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 300)]
 
 RELOADS = 50 if LONG else 3
 
@@ -91,7 +92,7 @@ async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> 
             assert reply.status == 200
             assert reply.headers["connection"] == "close"
             assert await system.proxy.process.wait() == 0
-            assert time.monotonic() - began < 10  # less than the 30 s that a drain may last
+            assert time.monotonic() - began < 25  # less than the 30 s that a drain may last
             load.refused_connects = 0
         assert load.broken == []
         assert load.idle_closes == 0
@@ -119,7 +120,7 @@ async def test_a_pod_that_is_ended_while_its_control_plane_is_away_delivers_befo
         await asyncio.sleep(began + HUNG_SECONDS + 1.5 - time.monotonic())
         assert system.proxy.process.returncode is None
         await system.start_control_plane()
-        assert await asyncio.wait_for(system.proxy.process.wait(), 30) == 0
+        assert await asyncio.wait_for(system.proxy.process.wait(), PATIENCE_SECONDS) == 0
         assert asked <= stored_paths(system)
         assert_no_gap(events(system))
         assert "did not end in time" not in log_of(system)
@@ -131,7 +132,7 @@ async def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
         endless = asyncio.create_task(client.get("/v1.0/gate/never"))
         await until(lambda: metrics(system)["graphward_requests_in_flight"] >= 1)
         os.kill(system.proxy.process.pid, signal.SIGTERM)
-        assert await asyncio.wait_for(system.proxy.process.wait(), 20) == 0
+        assert await asyncio.wait_for(system.proxy.process.wait(), PATIENCE_SECONDS) == 0
         with pytest.raises(Closed):
             await endless
         await until(lambda: "/v1.0/gate/never" in stored_paths(system))
@@ -196,7 +197,7 @@ async def test_a_pipe_in_the_place_of_a_file_is_refused_and_keeps_nobody_waiting
         assert processes(system) == before
         assert (await client.get("/v1.0/echo/1")).status == 200
         system.proxy.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(system.proxy.process.wait(), 20) == 0
+        assert await asyncio.wait_for(system.proxy.process.wait(), PATIENCE_SECONDS) == 0
 
 
 async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(tmp_path: Path) -> None:
@@ -323,7 +324,7 @@ async def test_a_stop_does_not_wait_for_an_idle_client_that_leaves_tls_s_farewel
     async with whole_system(tmp_path, environment={"Proxy__DrainSeconds": "3600"}) as system:
         with await asyncio.to_thread(used_once):
             os.kill(system.proxy.process.pid, signal.SIGTERM)
-            await asyncio.wait_for(system.proxy.process.wait(), 30)
+            await asyncio.wait_for(system.proxy.process.wait(), PATIENCE_SECONDS)
         assert "did not finish in time" not in log_of(system)
 
 
@@ -364,6 +365,6 @@ async def test_a_stop_ends_what_is_under_way_on_a_worker_that_drains(tmp_path: P
         hang_up(system)
         await until(lambda: processes(system).get("agent", before["agent"]) != before["agent"])
         await stop_everything(system)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert (await under_way).status == 403
     assert "Traceback" not in log_of(system)

@@ -17,6 +17,7 @@ from proxy.rules.snapshot import read_snapshot
 from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane, ruleset_yaml
 from tests.fakes.server import Response
 from tests.fakes.system import System
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import (
     Client,
     client_of,
@@ -53,7 +54,7 @@ async def test_changes_take_effect_on_open_connections(tmp_path: Path) -> None:
         await system.cli("app", "enable", "app", "--org", system.org_id)
         await status_becomes(client, ECHO, 200)
         assert client.connects == 1
-        assert metrics(system)["graphward_sync_age_seconds"] < 10
+        await until(lambda: metrics(system)["graphward_sync_age_seconds"] < 10)
 
 
 async def test_with_its_snapshot_a_proxy_starts_and_serves_without_a_control_plane(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def sync_check(control: FakeControlPlane) -> dict[str, Any]:
 
 
 async def refusal_is_reported(control: FakeControlPlane, words: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await control.until(lambda: words in sync_check(control).get("detail", ""))
     assert sync_check(control)["status"] != "ok"
 
@@ -189,7 +190,7 @@ async def test_a_bad_ruleset_or_signature_is_refused_and_reported(
     body = json.loads(json.dumps(control.sync_body))
 
     async def recovers() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await control.until(lambda: sync_check(control).get("status") == "ok")
         assert read_snapshot(snapshot).generation == good.generation
 

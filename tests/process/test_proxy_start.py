@@ -27,6 +27,7 @@ from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.lifeline import end_with_parent
 from tests.fakes.ports import free_port, this_program
 from tests.fakes.system import ROOT
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import client_of, log_of, stored_paths, until, whole_system
 
 pytestmark = pytest.mark.process
@@ -297,7 +298,7 @@ def open_directory() -> Iterator[Path]:
 
 def _takes_connections(port: int) -> bool:
     with contextlib.suppress(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS).close()
         return True
     return False
 
@@ -316,7 +317,7 @@ async def test_an_ordinary_user_can_run_it(config: Path, open_directory: Path) -
     )
     assert process.stderr is not None
     lines: list[bytes] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         # No control plane responds here. The agent's log line about it proves that the agent runs.
         while not any(b"sync failed" in line for line in lines):
             lines.append(await process.stderr.readline())

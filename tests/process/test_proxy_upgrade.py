@@ -39,7 +39,7 @@ from tests.process.test_proxy_exhausted import settled
 from tests.process.test_proxy_start import change, config, refused_with, run
 
 __all__ = ["config"]
-pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 300)]
 
 UPGRADES = 50 if LONG else 1
 

@@ -22,6 +22,7 @@ from tests.fakes.identity import CLIENT_SECRET
 from tests.fakes.key_vault import IDENTITY_HEADER
 from tests.fakes.ports import free_port
 from tests.fakes.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import processes
 from tests.process.specification import (
     Live,
@@ -72,7 +73,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def readiness(live: Live) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"{live.system.admin_url}/readyz", timeout=10) as response:
+        with urllib.request.urlopen(f"{live.system.admin_url}/readyz", timeout=PATIENCE_SECONDS) as response:
             return {"status": response.status, **json.loads(response.read())}
     except urllib.error.HTTPError as error:
         return {"status": error.code, **json.loads(error.read())}
@@ -81,7 +82,7 @@ def readiness(live: Live) -> dict[str, Any]:
 
 
 def metrics(live: Live) -> str:
-    with urllib.request.urlopen(f"{live.system.admin_url}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"{live.system.admin_url}/metrics", timeout=PATIENCE_SECONDS) as response:
         return str(response.read().decode())
 
 
@@ -195,7 +196,7 @@ def second_proxy(live: Live) -> Iterator[Callable[[str], Reply]]:
 
         def is_ready() -> bool:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{admin}/readyz", timeout=5):
+                with urllib.request.urlopen(f"http://127.0.0.1:{admin}/readyz", timeout=PATIENCE_SECONDS):
                     return True
             except OSError:
                 assert process.popen.poll() is None, process.output

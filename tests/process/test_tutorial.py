@@ -24,7 +24,7 @@ SOURCES: Final = ("proxy", "controlplane", "graphward", "tests")
 PORTS: Final = ("8080", "8090", "8091", "8092", "9090", "9091")
 TESTED: Final = "tested"
 REPEATED: Final = "tested, repeated until the output matches"
-SECONDS: Final = 60  # seconds to run the page, on a busy machine
+SECONDS: Final = 240  # seconds to run the page, on a busy machine
 END: Final = "--- end of block"
 _BLOCK: Final = re.compile(
     r"(?:^<!-- (?P<comment>[^\n]*) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S

@@ -25,6 +25,7 @@ from tests.fakes.lifeline import end_with_parent
 from tests.fakes.server import Response
 from tests.fakes.system import ROOT, System
 from tests.fakes.transfers import is_pre_authenticated
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import LIMITS, until
 
 HERE: Final = Path(__file__).parent
@@ -199,7 +200,7 @@ async def register_credentials(system: System, issuer: FakeIssuer, public: Path)
         added = await system.cli("app", "federated", "add", "guarded", *pinned)
     snapshot = system.directory / "snapshot.json"
     await until(lambda: added["credential"]["id"] in snapshot.read_text("utf-8"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await issuer.was_read.wait()
 
 

@@ -1,0 +1,40 @@
+"""Test that no test fails because a busy machine does nothing for some seconds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.patience import PATIENCE_SECONDS
+
+TESTS: Final = Path(__file__).parent
+# Shorter waits are for silence: nothing is expected to arrive.
+SILENCE_SECONDS: Final = 1.0
+
+
+def limits(source: str) -> Iterator[tuple[int, float]]:
+    """Yield the line and the seconds of each number that limits a wait in asyncio."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = {"timeout": node.args[:1], "wait_for": node.args[1:2]}.get(node.func.attr, [])
+            for each in given:
+                if isinstance(each, ast.Constant) and isinstance(each.value, int | float):
+                    yield node.lineno, each.value
+
+
+def test_limits_of_waits_are_found() -> None:
+    source = "asyncio.timeout(5)\nasyncio.wait_for(event.wait(), 0.5)\nasyncio.timeout(PATIENCE_SECONDS)\n"
+    assert list(limits(source)) == [(1, 5), (2, 0.5)]
+
+
+def test_what_must_happen_is_awaited_patiently() -> None:
+    """A wait with another limit gives this limit a name that says what it is for."""
+    hasty = [
+        f"{file.relative_to(TESTS)}:{line}: {seconds} s"
+        for file in sorted(TESTS.rglob("*.py"))
+        for line, seconds in limits(file.read_text("utf-8"))
+        if SILENCE_SECONDS <= seconds < PATIENCE_SECONDS
+    ]
+    assert hasty == []
