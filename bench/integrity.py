@@ -1,8 +1,8 @@
 """python -m bench.integrity: measure the cost of the audit chain and the speed of chain verification.
 
 The cost is the processor time for the digests and the chain link of one batch of 500 events. The result also
-shows the cost of the audit chain as a share of the time to commit the batch. The benchmark times the
-verification on a store with the requested number of events.
+shows the cost of the audit chain as a share of the time to commit the batch. The benchmark also times the
+verification of the audit chain in a store with the requested number of events.
 """
 
 import argparse

@@ -26,7 +26,7 @@ LARGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class Missing(Exception):
-    """Error because a program that a peer needs is not installed."""
+    """Error because a program that a benchmark needs is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,8 @@ class Rig:
     ) -> Server:
         """Start Graphward with its defaults and the settings in `sections`.
 
-        Without `fakes`, there is no control plane, and the upstream token is in the settings.
+        If `fakes` is not given, the proxy runs without a control plane and takes the upstream token from its
+        settings.
         """
         port, admin_port = free_ports(2)
         upstream = upstream_port or (self.upstream.tls if tls else self.upstream.guarded)

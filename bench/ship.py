@@ -2,8 +2,8 @@
 
 The spool segments are written before the measurement. The agent's collector, journal and shipper then send
 the events to a server that only returns a signed 202 response. The batches have the sizes that an agent uses
-while it delivers a backlog. The CPU time of this process is the agent's; the receiving server has its own
-process.
+while it delivers a backlog. The measured CPU time covers only the agent, because the receiving server has its
+own process.
 """
 
 import argparse

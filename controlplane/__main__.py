@@ -1,6 +1,7 @@
 """Program of the control plane: the server, and the commands for operators.
 
-Without a command, the program starts the server. With a command, it runs the operator's command.
+Without a command, the program starts the server. If a command is given, the program runs that command for the
+operator.
 """
 
 import sys

@@ -21,8 +21,8 @@ async def open_vault(
     """Open the vault, and check that its master key sealed the store's secrets.
 
     Make a master key if the store has none. If the caller only reads the store (`reads`), make no master key.
-    Raise MasterKeyError if the key belongs to another store, or if the key is missing although the store has
-    secrets.
+    Raise MasterKeyError if the master key belongs to another store, or if it is missing although the store
+    has secrets.
     """
     file = settings.key_file
     missing = file is not None and not file.exists()
@@ -52,7 +52,7 @@ async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
 
 
 async def opened_check(vault: Vault, store: RegistryStore) -> str:
-    """Return the check text that the store keeps, sealed under the store's master key.
+    """Return the check text of the master key, which the store keeps encrypted with the master key.
 
     The check text is `CHAINED`, or a different text that an earlier release stored. Raise MasterKeyError if
     the vault has the master key of another store.

@@ -1,4 +1,4 @@
-"""Records every few seconds that this control plane runs, so that other control planes detect its end."""
+"""Periodic records that this control plane is running, so that other control planes detect when it stops."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class ControlPlaneSettings:
 class OidcRoleSettings:
     """Role for each person whose sign-in token has a given value in a claim, such as an app role or a group.
 
-    A person with this value in the token can sign in without being added as an operator. A settings file may
-    have any number of `[[Console.OidcRoles]]` tables. If several of these tables apply to a person, the
+    A person whose token has this claim value can sign in without being added as an operator. A settings file
+    may have any number of `[[Console.OidcRoles]]` tables. If several of these tables apply to a person, the
     person gets the highest role for each organisation.
     """
 
@@ -167,7 +167,7 @@ class SearchIndexSettings:
             yield f"SearchIndex.{key}", f"must not be given, because Kind is {self.kind}: {instead}"
 
     def _problem_of_url(self) -> str | None:
-        """Describe the problem of the URL without its text, which may contain a password by mistake."""
+        """Describe the problem of the URL, but do not quote the URL: it may contain a password."""
         if self.kind == "clickhouse":
             wanted = (
                 "http:// or https:// address without user, query and fragment, because Kind is clickhouse"
@@ -377,7 +377,7 @@ class Settings:
 
 
 def _listen_problems(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield a problem for two listeners on one port of one address, because the second can't start."""
+    """Yield a problem for two listeners on one port of one address, because only one of them can start."""
     taken: list[tuple[str, Address]] = []
     for key, addresses in (
         ("ControlPlane.Listen", settings.control_plane.listen),

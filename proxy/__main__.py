@@ -1,6 +1,6 @@
 """Entry point of the command line `python -m proxy --config FILE [--check | --doctor [--json]]`.
 
-The command loads the settings and runs the supervisor process.
+`python -m proxy` loads the settings and runs the supervisor process.
 """
 
 from __future__ import annotations

@@ -47,7 +47,10 @@ CONTACTS: Final = ("mobilePhone", "businessPhones", "otherMails")
 
 
 def groups() -> Iterator[tuple[str, Iterator[Row]]]:
-    """Yield the rows of the demo, grouped by heading. The last group of rows stays on the screen."""
+    """Yield the rows of the demo, grouped by heading.
+
+    The last group of rows stays visible on the screen at the end of the demo.
+    """
     yield "Allowed", _allowed()
     yield "Filtered: properties are removed from the response", _filtered()
     yield "Blocked", _blocked()

@@ -106,7 +106,7 @@ def _difference(upstream: bytes, received: bytes) -> str:
 def property_names(value: Any, prefix: str = "") -> set[str]:
     """Return the paths of all properties in a JSON value.
 
-    A path contains no positions in lists, and does not contain the member `value` that holds the items of a
+    The returned paths contain no list positions, and omit the property `value` that holds the items of a
     page.
     """
     if isinstance(value, list):

@@ -69,7 +69,7 @@ class Module:
 
 @dataclass
 class Program:
-    """All modules, the modules that are compiled, and the exceptions to the rules."""
+    """All modules, the compiled modules, and the permitted exceptions to the rules for compiled code."""
 
     modules: dict[str, Module]
     compiled: frozenset[str]
@@ -173,7 +173,7 @@ def generic_data_classes(program: Program) -> Iterator[str]:
 def named_tuples_of_objects(program: Program) -> Iterator[str]:
     """Yield named tuples with an attribute of the type `object`: mypyc fails to import them.
 
-    Use `Any` instead of `object`.
+    Write `Any` instead of `object` in the annotation of the attribute.
     """
     for module in program.compiled_modules():
         for each in module.classes:

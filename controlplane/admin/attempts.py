@@ -44,7 +44,7 @@ class Attempts(Protocol):
         """
 
     async def forgive(self, name: str | None, address: str) -> None:
-        """Remove a successful sign-in attempt, and the earlier failures of the attempt's name and address."""
+        """After a successful sign-in, delete the failures counted for its operator name and address."""
 
 
 class AttemptsInMemory:

@@ -27,7 +27,7 @@ class LinkedOperators:
         self._issuer = context.settings.console.oidc_issuer
 
     async def of_subject(self, subject: str, found: Sequence[Claims]) -> Identified | None:
-        """Return the operator that is linked to this person, or None without such an operator."""
+        """Return the operator that is linked to the person `subject`, or None if no operator is linked."""
         operator = await self._store.operator_linked_to(self._issuer, subject)
         if operator is None:
             return None

@@ -134,7 +134,7 @@ class Provider:
     async def check_came_from_here(self, issuer: str | None) -> None:
         """Check `iss` of the authorization response (RFC 9207).
 
-        The check of `iss` rejects the code of another provider.
+        The check of `iss` rejects an authorization code that a different provider issued.
         """
         metadata = await self._discovered()
         if issuer is None and metadata.authorization_response_iss_parameter_supported:
@@ -175,8 +175,8 @@ class Provider:
     async def userinfo(self, proof: Proof) -> Claims:
         """Return claims of the same person from the userinfo endpoint (OpenID Connect Core section 5.3).
 
-        If the userinfo endpoint can't be used, return no claims. The name of the claims' source then gives
-        the reason.
+        If the userinfo endpoint can't be used, return no claims. If no claims are returned, the name of their
+        source contains the reason.
         """
         endpoint = (await self._discovered()).userinfo_endpoint
         if not endpoint:

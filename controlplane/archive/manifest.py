@@ -41,7 +41,7 @@ class NotAnArchive(ValueError):
 class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     """A link of the audit chain in a manifest, as the control plane made it.
 
-    The digests in the link are text in hex digits.
+    The digests in a chain link are hexadecimal texts.
     """
 
     number: int
@@ -170,7 +170,7 @@ class EventsWriter:
         self._events = 0
 
     def add(self, events: Sequence[bytes]) -> None:
-        """Compress these events, and add the result after the events of earlier calls.
+        """Compress the given events, and add the result after the events of earlier calls.
 
         Other threads can run during the compression of the events.
         """

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class StorageUnavailable(Exception):
-    """Error because the storage did not complete a call. A retry of the call may succeed.
+    """Error because the storage did not complete a call. The caller may try the storage call again.
 
     The text of the StorageUnavailable error is one line for a person.
     """
@@ -37,8 +37,8 @@ class ObjectStore(ObjectReader, Protocol):
     async def create(self, name: str, body: bytes) -> bool:
         """Write an object under a name, and return True if no other object had the name.
 
-        Return False if an object with this name exists already. The method never changes an object that
-        exists.
+        Return False if the storage already contains an object with the given name. `create` never changes an
+        object that exists.
         """
 
     async def close(self) -> None: ...
@@ -47,7 +47,7 @@ class ObjectStore(ObjectReader, Protocol):
 class Folder:
     """A copy of an archive in a directory.
 
-    The control plane does not write in the directory of the copy.
+    The control plane never writes to the directory that contains the copy.
     """
 
     def __init__(self, path: Path) -> None:

@@ -68,7 +68,7 @@ class UnreadableFile(ValueError):
 
 
 class InvalidDirectory(ValueError):
-    """The configuration directory is invalid.
+    """Error because the configuration directory is invalid.
 
     The error has one line for each problem, sorted by file and line.
     """

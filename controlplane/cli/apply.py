@@ -117,7 +117,7 @@ def apply(
 def _require_consent(planned: ConfigPlan, *, yes: bool) -> None:
     """Ask for consent to a plan on a terminal.
 
-    Raise CommandFailed if the plan deletes things and the input is not a terminal.
+    Raise CommandFailed if the plan deletes anything, `yes` is False, and the input is not a terminal.
     """
     deleted = sum(each.action == "delete" for each in planned.changes)
     if deleted and not yes and not sys.stdin.isatty():
@@ -137,7 +137,10 @@ def _cli(ctx: typer.Context) -> Cli:
 
 
 def _call(cli: Cli, operation: Operation[Q, A], asked: Q) -> A:
-    """Call an operation of the control plane. Exit 1 after a failure: 2 means a plan with changes."""
+    """Call an operation of the control plane.
+
+    Exit with code 1 after a failure, because code 2 means a plan with changes.
+    """
     try:
         return cli.call(operation, asked)
     except CommandFailed as failed:

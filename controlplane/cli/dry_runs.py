@@ -1,6 +1,6 @@
 """Commands `ruleset explain`, `test`, `diff` and `schema`.
 
-The commands need settings only for a stored ruleset.
+The commands `explain`, `test`, `diff` and `schema` need settings only if the ruleset is in the store.
 """
 
 from __future__ import annotations

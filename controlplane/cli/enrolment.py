@@ -145,7 +145,7 @@ def revoke(
 ) -> None:
     """Revoke an enrolment token at once.
 
-    Proxies that enrolled with the token stay, unless you give --with-proxies.
+    Proxies that enrolled with the token stay enabled, unless you give --with-proxies.
     """
     from controlplane.operations import enrolment
 

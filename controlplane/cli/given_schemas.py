@@ -38,8 +38,8 @@ def asks_the_store(cli: Cli, ruleset: Ruleset, schema: Path | None) -> bool:
 def given_schemas(label: str, text: str, ruleset: Ruleset, schema: Path | None, root: str) -> Schemas:
     """Return the schema in a file for the rules of a ruleset.
 
-    Raise CommandFailed if the ruleset needs a schema and no file is given, or names things that the schema
-    lacks.
+    Raise CommandFailed if the ruleset needs a schema but no file is given, or if the schema lacks something
+    that the ruleset names.
     """
     from controlplane.workshop.thing_problems import thing_problems
     from proxy.policy.schemas import (

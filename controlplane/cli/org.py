@@ -104,7 +104,7 @@ def set_retention(
 ) -> None:
     """Change how long the store keeps the audit events of an organisation.
 
-    A shorter time deletes older events of the organisation.
+    If you shorten the retention, the control plane deletes the organisation's older events.
     """
     from controlplane.operations import orgs
 

@@ -49,7 +49,7 @@ def routes(
 ) -> None:
     """List the open routes to the types and properties that each rule names.
 
-    The command needs no settings.
+    The command `routes` needs no settings.
     """
     from controlplane.operations.dry_runs import Source
     from controlplane.operations.operation import InvalidRequest

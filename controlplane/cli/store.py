@@ -35,7 +35,7 @@ def about() -> None:
 def new(ctx: typer.Context, json: Json = False) -> None:
     """Make a new, empty store in place of a missing or empty store.
 
-    The command never replaces an existing store.
+    The command `store new` never replaces an existing store.
     """
     from controlplane.clock import SystemClock
     from controlplane.store.beginning import is_store, put_aside_what_is_left

@@ -296,7 +296,7 @@ def _read_har(file: Path, bases: Sequence[str]) -> Har:
 
 
 def _remark_facts(har: Har) -> dict[str, object]:
-    """Return, as JSON members, the omitted HAR entries and the unknown facts of the remaining entries."""
+    """Return the omitted HAR entries and the unknown facts of the other entries, as JSON members."""
     return {
         name: [{"what": one.what, "count": one.count, "entries": one.entries} for one in remarks]
         for name, remarks in (("leftOut", har.left_out), ("unknown", har.unknown))

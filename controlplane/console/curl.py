@@ -15,7 +15,9 @@ _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 def curl_of(event: Mapping[str, Any]) -> str | None:
-    """Return a POSIX shell command that sets $PROXY and $TOKEN, or None for an incomplete target.
+    """Return a POSIX shell command that sends an event's request with curl to $PROXY with $TOKEN.
+
+    Return None if the request target of the event is incomplete.
 
     Neither curl nor the shell may interpret the request target. The command disables curl's globbing and
     curl's removal of dot segments. The shell receives the target within single quotes. The command contains

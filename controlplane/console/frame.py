@@ -185,7 +185,7 @@ class Console:
         return self._context.clock.wall_ms()
 
     def _plain(self, request: web.Request) -> PageRequest:
-        """Return a page request without members that may be invalid, so that an error page can be shown."""
+        """Return a page request without parts that may be invalid, so that an error page can be shown."""
         return PageRequest(request.path, {}, request.query, NO_FORM, None, self._now_ms, _zone(request))
 
     # Errors
@@ -310,7 +310,7 @@ class Console:
         return back
 
     async def _choose_zone(self, request: web.Request) -> web.StreamResponse:
-        """Show all later times in the time zone that the form names.
+        """Store the time zone of the form in a cookie, so that later pages show times in that zone.
 
         Refuse the name of a time zone that this host does not have.
         """

@@ -111,7 +111,7 @@ async def _held_notes(
 
 
 async def _steps(context: OperationContext, actor: Actor, request: PageRequest) -> list[Step]:
-    """Return the setup steps before the first request. Return no steps if all steps are done."""
+    """Return the setup steps before the first request. Return an empty list if all setup steps are done."""
     org = request.org.org_id if request.org else None
     rulesets = (await perform(list_rulesets, context, actor, ListRulesets(org=org, limit=1))).rulesets
     apps = (await perform(list_apps, context, actor, ListApps(org=org, limit=1))).apps

@@ -65,7 +65,7 @@ def _title(found: ProposalDetails) -> str:
 
 
 async def _active(context: OperationContext, actor: Actor, found: ProposalDetails) -> RulesetText | None:
-    """Return the active rules that a proposal would replace, or None without active rules."""
+    """Return the active rules that a proposal would replace, or None if no rules are active."""
     name = found.ruleset
     if found.app_id is not None:
         app = await perform(show_app, context, actor, AppReference(app=found.app_id))

@@ -1,4 +1,4 @@
-"""Templates and static files of the console: names that templates can use, and URLs of files."""
+"""Templates and static files of the console: names defined in all templates, and URLs of static files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class StaticFiles:
     def address(self, name: str) -> str:
         """Return the URL of a static file.
 
-        The URL contains a digest of all static files, so that browsers can cache the response for ever.
+        The URL contains a digest of all static files, so that browsers can cache the file without a time
+        limit.
         """
         assert name in self.files, name
         return f"/static/{self.version}/{name}"

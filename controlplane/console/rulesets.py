@@ -57,8 +57,8 @@ _COLUMNS: Final = (
 class Difference:
     """Difference between two texts of a ruleset.
 
-    The difference by rules is None unless both texts are valid rulesets. The difference by lines is None if
-    the comparison takes too long.
+    The difference by rules is None if one of the texts is not a valid ruleset. The difference by lines is
+    None if the comparison takes too long.
     """
 
     by_rules: RulesetDifference | None

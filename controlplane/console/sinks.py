@@ -83,6 +83,9 @@ async def go_back(context: OperationContext, actor: Actor, request: PageRequest)
 
 
 def _chosen(request: PageRequest) -> tuple[int, ...] | None:
-    """Return the positions of the refused events that the form names. None stands for all refused events."""
+    """Return the positions of the refused events that the form names.
+
+    If the form names no position, return None, which stands for all refused events.
+    """
     position = request.form.get("position", "")
     return (int(position),) if position.isascii() and position.isdigit() and len(position) < 16 else None

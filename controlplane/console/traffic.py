@@ -285,7 +285,7 @@ def _mark(line: RecordFacts, kind: str, request: PageRequest, org: str | None) -
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A row of a chart's table: the counts of an interval by verdict, or the text of a mark."""
+    """Row of a chart's table: an interval's counts by verdict, or the text of a marked change."""
 
     start_ms: int
     href: str

@@ -24,9 +24,9 @@ def control_planes(settings: Settings) -> list[Finding]:
 
 
 def finding_on(found: list[RunningInstance], now_ms: int) -> Finding:
-    """Assess the control planes that recently gave a sign of life.
+    """Assess the control planes that recently recorded that they run.
 
-    A control plane that was killed stays in the list for a short time.
+    A control plane that was killed stays in the list of running control planes for a short time.
     """
     if not found:
         return Finding(_NAME, "ok", "none runs")

@@ -17,7 +17,7 @@ Step = Literal["happened", "began", "reminder", "ended"]
 
 
 class Notice(msgspec.Struct, frozen=True, rename="camel"):
-    """One event that operators need to see."""
+    """Notice to operators about one thing that has happened."""
 
     notice_id: str  # the same for each repetition, so that a receiver can drop duplicates
     kind: Kind

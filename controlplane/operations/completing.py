@@ -52,7 +52,7 @@ def _completed(text: str, at: int, packed: PackedSchemas) -> Completions:
 def _words(digest: str, packed: bytes) -> SchemaWords:
     """Return the names of types and properties in a stored schema.
 
-    The result is empty if the schema of the ruleset can't be loaded. The check of a ruleset reports a schema
+    If the stored schema can't be loaded, return an empty SchemaWords. The check of a ruleset reports a schema
     that can't be loaded.
     """
     try:

@@ -37,7 +37,8 @@ class ListRequest(Request, kw_only=True):
 class ListResponse(Response, kw_only=True):
     """Response to a request for a list.
 
-    The request members for paging are present only if the request is for one page.
+    The paging attributes (`next`, `previous`, `before`, `total`) are present only if the request is for one
+    page.
     """
 
     next: str | UnsetType | None = UNSET  # cursor of the next page; null: this is the last page
@@ -107,7 +108,7 @@ def _sorted_by(name: ListName, given: str | None) -> tuple[str, bool]:
 
 
 def searchable(part: str) -> str:
-    """Return the text to search for, which is a part of a name, without changes.
+    """Return the text that a list request searches for (a part of a name), unchanged.
 
     Raise InvalidRequest if no row can contain the search text.
     """

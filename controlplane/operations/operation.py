@@ -1,4 +1,6 @@
-"""Operations: the operation's name, its place in the admin API, and the function that performs it.
+"""Operations of the control plane.
+
+Each has a name, a place in the admin API, and a function that performs it.
 
 The function of an operation takes a context, an actor and a typed request, and returns a typed response. The
 function of an operation checks the actor's role itself, because only the function finds the organisation of a
@@ -24,8 +26,9 @@ from controlplane.operations.context import OperationContext
 class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Typed request of an operation, from JSON or from path and query.
 
-    If the operation's path names a member of the request, the value of the member comes from the URL path.
-    Every other request member comes from the query of a GET request, or from the JSON body for other methods.
+    If the operation's path names a member of the request, the value of the member comes from the URL path. A
+    request member that is not in the URL path comes from the query of a GET request, or from the JSON body
+    for other methods.
     """
 
 
@@ -68,7 +71,7 @@ _BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "les
 def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
     """Return the text of a validation error for a request of this class.
 
-    The text begins with the name of the wrong member.
+    The text begins with the name of the request member that is not valid.
     """
     unknown = _UNKNOWN.fullmatch(str(error))
     # an unknown member of the request itself; for nested ones, msgspec names the place
@@ -106,7 +109,7 @@ def _in_plain_words(said: str, choice: tuple[str, ...]) -> str:
 
 
 class InvalidRequest(ValueError):
-    """The request of an operation is not valid.
+    """Error because the request of an operation is not valid.
 
     `problems` has one line of text for each problem of the request.
     """
@@ -192,7 +195,7 @@ class Stream(Generic[Q]):
 def stream(
     name: str, path: str, *media_types: str
 ) -> Callable[[Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]], Stream[Q]]:
-    """Return a decorator that makes a Stream of a function.
+    """Return a decorator that makes a Stream (an operation with a long response) from a function.
 
     The annotation of the function's parameter `request` is the request type.
     """

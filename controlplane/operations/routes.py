@@ -85,7 +85,7 @@ class RuleRoutesFacts(msgspec.Struct, rename="camel"):
 
 
 class FoundRoutes(Response):
-    """Routes that a ruleset leaves open to resources.
+    """Routes by which a ruleset lets requests reach the types and properties that its rules name.
 
     `schema` is the digest of the schema with which the routes were found.
 
@@ -124,7 +124,7 @@ def _found(label: str, text: str, stored: PackedSchemas | None, request: ListRou
 def _stored_schema(stored: PackedSchemas | None, root: str) -> tuple[ResourceModel | None, str]:
     """Return the organisation's schema of the path `root`.
 
-    If that schema is missing, return the organisation's schema of the first other path.
+    If the path `root` has no schema, return the organisation's schema of the path that sorts first.
     """
     if stored is None or not stored.digests:
         return None, root

@@ -68,7 +68,7 @@ class Bodies:
     def document(self, org_id: str, position: int, time_ms: int) -> Document:
         """Return the searchable values of an event as a Document.
 
-        The document has no values if the event was deleted or can't be searched.
+        If the event was deleted or can't be searched, return a Document without values.
         """
         body = self.read(position)
         try:
@@ -77,7 +77,7 @@ class Bodies:
             return Document(org_id, "", position, time_ms, {}, b"")
 
     def named(self, org_ids: Iterable[str], ids: Iterable[str]) -> Iterator[Document]:
-        """Yield the events whose id is one of these ids.
+        """Yield the events whose id is one of the given ids.
 
         Each id is looked up as given, in lower case and in upper case.
         """

@@ -61,8 +61,7 @@ _READ: Final = tuple(
 class Arrived:
     """Events that the embedded search index receives.
 
-    All events are of one class: objects with the attributes of a KnownEvent, or objects of a class without
-    these attributes.
+    The events are either all KnownEvent-like objects (same attributes), or all objects of one other class.
     """
 
     org_ids: list[str] = field(default_factory=list)
@@ -73,7 +72,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Columns by name, each with one value per event, and the tokens of each event as one line of text."""
+    """Index columns by name, with one value per event, and one line of search tokens for each event."""
 
     columns: Mapping[str, Sequence[Any]]
     lines: Sequence[str]
@@ -102,7 +101,7 @@ class Codes:
     def of(self, name: str, values: Sequence[Any]) -> list[int | None]:
         """Return the codes of these field values.
 
-        Values without a code get the next free codes.
+        Field values that have no code yet get the next free codes.
         """
         known = self._by_field[name]
         for value in dict.fromkeys(values):
@@ -232,7 +231,7 @@ def path_digest(path: str) -> int:
 def half_octave(duration: float) -> int:
     """Return the number of the half octave in which a duration in milliseconds lies.
 
-    The number is 0 for durations below 1.4 ms and never decreases with the duration.
+    The half octave 0 holds all durations below 1.4 ms; a longer duration never has a lower number.
     """
     return min(int(2 * log2(duration)), MOST_OCTAVES) if duration > 1 else 0
 
@@ -257,7 +256,10 @@ def code_token(code: int) -> str:
 
 
 def long_token(name: str, text: str) -> str:
-    """Return the search token for a value of a field in LONG. The token is shortened if the value is long."""
+    """Return the search token for a value of an event field that the table LONG lists.
+
+    The search token of a long value contains only the beginning of the value.
+    """
     beginning = text[: token_chars(name)]
     return f"{_MARK}{_LETTERS[name]}{_NO_TOKEN_CHAR.sub('_', beginning)}"
 

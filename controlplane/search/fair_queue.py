@@ -1,4 +1,4 @@
-"""A queue that runs a few jobs at a time and serves the waiting keys round-robin.
+"""Queue that runs a few jobs at a time, and takes the waiting jobs from its keys in turn (round-robin).
 
 A queue key with many waiting jobs delays only the jobs of that key.
 """

@@ -33,7 +33,9 @@ class OutboxStore(Protocol):
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
     async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
-        """Return the next range of events for the index. The range stays the same until finish() is called.
+        """Return the next range of events for the index.
+
+        Until `finish` is called, `give_out` returns the same range again.
 
         Return None if the index's position is no longer the beginning of the range `wanted`.
         """
@@ -52,7 +54,7 @@ class IndexUnavailableError(Exception):
 class IndexDamagedError(IndexUnavailableError):
     """Error because the content of the search index can't be read any more.
 
-    After this error, the search index has to be rebuilt.
+    After an IndexDamagedError, the search index has to be rebuilt.
     """
 
 
@@ -143,8 +145,8 @@ class SearchIndex(Protocol):
     async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
         """Write already parsed events to the index.
 
-        This method has the same durability, the same errors and the same effect of repeated writes as the
-        method `write`.
+        `write_parsed` has the same durability, the same errors and the same effect of repeated writes as
+        `write`.
         """
         ...
 

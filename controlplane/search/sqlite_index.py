@@ -58,7 +58,10 @@ class _Connection:
     """A database connection to the index, and the one thread that uses the connection."""
 
     def __init__(self, path: Path, store: Path | None = None) -> None:
-        """Prepare a SQLite connection to the index. If `store` is given, attach the store for reading."""
+        """Prepare a SQLite connection to the index.
+
+        If the path `store` is given, attach the store's database to the index's connection, for reading.
+        """
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._path = path
         self._store = store
@@ -82,7 +85,7 @@ class _Connection:
             raise _unavailable(self._path, error) from error
 
     async def read(self, job: Callable[..., T], *given: object) -> T:
-        """Run the job with the index data that the database connection keeps between searches."""
+        """Run a search job with the index data that the connection to the index keeps between searches."""
 
         @telling_damage()
         def on_current(db: sqlite3.Connection) -> T:
@@ -168,7 +171,7 @@ class SqliteIndex:
         await self._write(after, partial(arrivals.of_parsed, batches))
 
     async def _write(self, after: int, arrive: Callable[[int], tuple[Arrived, int]]) -> None:
-        """Write events to the index file, if the file still holds the incarnation that this process uses.
+        """Write events to the index file, unless another process has created the index in the file again.
 
         If the file holds a new incarnation of the index, the next write uses the new incarnation.
         """
@@ -298,10 +301,10 @@ def _newest_stored(store: Path) -> int:
 def _prepare(db: sqlite3.Connection, store: Path) -> str:
     """Return the id of the incarnation of the index in this file.
 
-    Create the tables of the index again if the file has no index of this format. Also create the tables again
-    if the index has events that the store lacks, as after the restore of a backup. The function reads the
-    store's newest position while no other process can write the index. So when the function reads the newest
-    position, the store has all events that are in the index.
+    Create the tables of the index again if the file has no index of this format. If the index has events that
+    the store lacks, as after the restore of a backup, also create the tables of the index again. The function
+    reads the store's newest position while no other process can write the index. So when the function reads
+    the newest position, the store has all events that are in the index.
     """
     if _format(db) != FORMAT or _reached(db) > _newest_stored(store):
         if _format(db) not in (0, FORMAT):
@@ -336,8 +339,8 @@ class _AnotherIndexError(IndexMovedError):
 def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
     """Raise IndexMovedError if another process rebuilt the index.
 
-    Without this check, the writer would continue at the old index's position, and the new index would lack
-    the earlier events.
+    Without `_require_known`, the writer would continue at the old index's position, and the new index would
+    lack the earlier events.
     """
     if _format(db) != FORMAT:
         raise IndexUnavailableError("the search index belongs to another release of the control plane")

@@ -1,7 +1,7 @@
 """A sink that sends log records to an OpenTelemetry collector, by OTLP over HTTP in JSON.
 
 Every error status except 400 and 413 concerns the collector and not the events, which then wait in the store.
-For some error statuses, the specification of OTLP lets a client drop the records. This sink never drops
+For some error statuses, the specification of OTLP lets a client drop the records. The OTLP sink never drops
 records.
 """
 
@@ -100,7 +100,7 @@ class OtlpSink:
     async def test(self) -> str:
         """Send an export request without log records.
 
-        Every collector handles this request like any other request.
+        Every collector handles the empty export request like any other export request.
         """
         await self._export([])
         return "the collector accepts log records"
@@ -109,7 +109,7 @@ class OtlpSink:
         await self._session.close()
 
     async def _export(self, records: list[dict[str, Any]]) -> tuple[int, str]:
-        """Export the log records.
+        """Send log records to the OTLP collector.
 
         Return the number of log records that the collector rejected, and the collector's message.
         """

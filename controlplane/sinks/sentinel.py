@@ -101,7 +101,10 @@ class SentinelSink:
         return ALL_SENT
 
     async def test(self) -> str:
-        """Send an empty list of rows. The service accepts this list if the identity has the required role."""
+        """Send an empty list of rows.
+
+        The service accepts an empty list of rows if the identity has the required role.
+        """
         await self._upload([])
         return "the data collection rule accepts events"
 

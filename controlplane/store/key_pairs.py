@@ -1,4 +1,4 @@
-"""The pairs of keys of one proxy: the state of each pair, and the time from which renewal is possible."""
+"""The key pairs of one proxy: the state of each key pair, and the time from which renewal is possible."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class KeyPairs:
         return Standing.ENDED if self.is_proved else Standing.BEFORE_RENEWAL
 
     def renewal_wait_s(self, standing: Standing, signed_s: int) -> int:
-        """Return the seconds by which a renewal with this signed time is too early, or 0 if it is allowed.
+        """Return how many seconds too early a renewal signed at `signed_s` is, or 0 if it is allowed.
 
-        Only times that the proxy itself signed are compared. So a copied renewal request is always too soon,
-        no matter when and where it arrives.
+        `renewal_wait_s` compares two times that the proxy signed: of this renewal request, and of the
+        previous renewal. So a copied renewal request is always too soon, no matter when and where it arrives.
         """
         if self.signed_s is None:
             return 0

@@ -9,8 +9,8 @@ from controlplane.store.interface import GivenOut
 def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut | None:
     """Save the range of events that an index must write next, and return this range.
 
-    If the index has not finished an earlier range, return the earlier range. Return None if the index's
-    position is no longer the beginning of the range, because another process wrote the range.
+    If the index has not finished writing an earlier range of events, return that earlier range. Return None
+    if the index's position is no longer the beginning of the range, because another process wrote the range.
     """
     connection.run(
         "INSERT INTO outbox_cursor (index_name, position) VALUES (?, 0) ON CONFLICT (index_name) DO NOTHING",
@@ -32,7 +32,7 @@ def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut |
 def finish(connection: Connection, index: str, given: GivenOut) -> None:
     """Record that the index has written the range.
 
-    Another process may have recorded the same range of events before.
+    Another process that wrote the same range of events may have recorded that already.
     """
     if _holds_cursor(connection, index, given.after):
         connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (given.upto, index))
@@ -40,9 +40,9 @@ def finish(connection: Connection, index: str, given: GivenOut) -> None:
 
 
 def go_back(connection: Connection, index: str, position: int) -> None:
-    """Move the cursor of an index back to the position, because the index lacks the later events.
+    """Move the cursor of an index back to `position`, because the index lacks the events after it.
 
-    After the move, the index receives the later events again, in ranges with new tokens.
+    The outbox then gives the index the events after the position again, in ranges with new tokens.
     """
     connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (position, index))
     connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))

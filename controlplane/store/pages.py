@@ -2,8 +2,8 @@
 
 The code of this module does no I/O itself.
 
-The next page begins after the key of the last row, and not after a number of rows. So no row is repeated or
-missing on the next page after rows are added or removed between the two requests.
+A page begins after the key of the last row of the previous page, and not after a number of rows. So no row is
+repeated or missing on the next page after rows are added or removed between the two requests.
 """
 
 from __future__ import annotations

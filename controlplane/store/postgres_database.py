@@ -12,12 +12,12 @@ whether the batch is stored already.
 
 Positions of events come from a sequence, so a transaction may commit after another transaction with higher
 positions. A reader of events in the order of positions must not read past the uncommitted positions. Every
-transaction that takes positions first acquires a shared lock for positions and holds the lock until its end.
-A reader first reads the value of the sequence, and then the list of transactions that hold the shared lock.
-Each transaction that took a position up to the value of the sequence then holds the shared lock, or has
-ended. When all these transactions have ended, the value of the sequence is a settled position: a new reader
-sees all events up to this position. A reader of events does not wait for transactions that hold no positions,
-or for transactions in other databases of the server.
+transaction that takes event positions first acquires a shared lock for positions, and holds the lock until
+the transaction ends. A reader first reads the value of the sequence, and then the list of transactions that
+hold the shared lock. When the reader reads the list, each transaction with a position up to the value of the
+sequence holds the shared lock, or has ended. When the transactions in the list have ended, the value of the
+sequence is a settled position: a new reader sees all events up to this position. A reader of events does not
+wait for transactions that hold no positions, or for transactions in other databases of the server.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class PostgresDatabase:
         return await self.write(job, locks)
 
     async def settled(self) -> int:
-        """Return the settled position of events.
+        """Return the settled position: all events up to that position are committed and visible to readers.
 
         Only one thread at a time reads the settled position from the database.
 
@@ -343,7 +343,10 @@ def _end(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 class _Settling:
-    """The settled position of audit events, and the open transactions that hold positions."""
+    """Settled position of audit events, and the open transactions that hold event positions.
+
+    A new reader sees all events up to the settled position.
+    """
 
     def __init__(self) -> None:
         self._position = 0

@@ -39,7 +39,8 @@ class SinkStore(Protocol):
     async def begin_sink(self, sink: str, *, at_newest: bool) -> SinkState:
         """Return the stored state of a sink. If the sink is new, store the sink's first state.
 
-        A new sink begins after the newest event, or before the oldest event.
+        If the sink is new, its deliveries begin after the newest event (`at_newest`), or with the oldest
+        event.
         """
 
     async def sink_states(self) -> Mapping[str, SinkState]: ...
@@ -70,8 +71,8 @@ class SinkStore(Protocol):
     async def oldest_lacking(self, org_id: str, position: int, before_ms: int) -> int | None:
         """Return the receipt time of the organisation's oldest event that a sink at `position` may lack.
 
-        Only events count that come after `position` and were received before `before_ms`. Return None if no
-        event can be missing from the sink.
+        Ignore events up to `position`, and events that the control plane received at `before_ms` or later.
+        Return None if no event can be missing from the sink.
         """
 
     async def dead_letters(
@@ -125,7 +126,7 @@ class NoticeStore(Protocol):
     async def log_position_noticed(self) -> int:
         """Return the position in the operator log up to which notices were made.
 
-        In a new store, the position of the newest log line is returned.
+        In a new store, return the position of the newest line in the operator log.
         """
 
     async def add_notices(self, notices: Sequence[NewNotice], log_position: int) -> None:
@@ -133,10 +134,10 @@ class NoticeStore(Protocol):
 
     async def notices_after(self, position: int, limit: int) -> list[StoredNotice]: ...
     async def oldest_notice_after(self, position: int) -> int | None:
-        """Return the time of the first notice after the position, or None without such a notice."""
+        """Return the time of the first notice after `position`, or None if no notice follows."""
 
     async def notices_waiting(self, position: int) -> int:
-        """Return the number of notices after the position."""
+        """Return the number of notices after `position`."""
 
     async def notice_position(self, time_ms: int) -> int:
         """Return the position in the operator log after which all notices were made at `time_ms` or later."""
@@ -145,7 +146,8 @@ class NoticeStore(Protocol):
     async def begin_webhook(self, name: str, *, at_newest: bool) -> SinkState:
         """Return the stored state of a webhook. If the webhook is new, store the webhook's first state.
 
-        A new webhook begins after the newest notice, or before the oldest notice.
+        If the webhook is new, its deliveries begin after the newest notice (`at_newest`), or with the oldest
+        notice.
         """
 
     async def conditions(self) -> Mapping[str, ConditionState]: ...
@@ -153,7 +155,7 @@ class NoticeStore(Protocol):
         """Store the condition and its notice, unless another process has already stored the condition."""
 
     async def remind_of_condition(self, before: ConditionState, notice: NewNotice) -> None:
-        """Store the notice, unless another process has stored the same reminder."""
+        """Store a reminder about a lasting condition, unless another process has stored it already."""
 
     async def end_condition(self, condition: str, notice: NewNotice) -> None:
         """Delete the condition and store the notice of its end, unless another process has done both."""

@@ -1,4 +1,4 @@
-"""Pure: suggest words at a position in the text of a ruleset: keys, values and names of a schema."""
+"""Suggest words at a position in the text of a ruleset: keys, values and names of a schema (no I/O)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SchemaWords:
 
 @dataclass(frozen=True, slots=True)
 class Completions:
-    """Words that can replace the text from `start` up to the cursor."""
+    """Suggested words that can replace the ruleset text from position `start` up to the cursor."""
 
     start: int
     words: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ def _schema_keys() -> dict[str, tuple[str, ...]]:
 def _matching(options: Iterable[str], prefix: str) -> tuple[str, ...]:
     """Return the options that begin with the prefix, then the options that contain the prefix.
 
-    Return no options if the prefix is equal to an option.
+    Return an empty tuple if an option is equal to the prefix, because nothing is left to complete.
     """
     wanted = prefix.lower()
     begins, holds = [], []

@@ -266,9 +266,9 @@ def _remarks(found: dict[str, list[int]]) -> tuple[Remark, ...]:
 
 
 def remark_lines(har: Har) -> Iterator[str]:
-    """Return one line for each remark.
+    """Return one text line for each remark about the entries of a HAR file.
 
-    Entries that were left out come first, then unknown facts of the other entries.
+    The lines about omitted entries come first, then the lines about unknown facts of the other entries.
     """
     for remark in har.left_out:
         yield f"left out {counted(remark.count, 'entry')}: {with_entries(remark)}"

@@ -23,7 +23,7 @@ _Where = tuple[int | str, ...]
 
 
 class _Place(NamedTuple):
-    """A text of a ruleset with its position, and the names in the text that Graph may have."""
+    """One text in a ruleset with its position, and those names in the text that Graph may define."""
 
     where: _Where
     text: str
@@ -90,7 +90,8 @@ def _near_miss(
 class _Neighbours:
     """Finder of known names that differ from a given name in one letter.
 
-    Two names that differ in one letter have a shortened form in common.
+    If two names differ in one letter, they share at least one shortening, such as the name without one
+    letter.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -178,7 +179,7 @@ def _names_no_files(segment: str) -> bool:
 def _is_word(word: str) -> bool:
     """Return True if a path segment may be the name of a resource.
 
-    The path segment of a file, an id or a function call can have any name.
+    A path segment with other characters than letters may be a file name, an object id or a function call.
     """
     return word.isalpha() and (word.isascii() or looks_like(word).isascii())
 

@@ -100,7 +100,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def implied_by_body(self) -> Event | None:
-        """Return an event for the request that the body implied, if this request decided the verdict."""
+        """Return an event for the request implied by a request body, if it decided the verdict."""
         cause, _, request = (self.implied_request or "").partition(": ")
         if not request or is_cut(request) or cause[:1] == "$" or cause.endswith("@delta"):
             return None
@@ -131,7 +131,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def leaves_filter_to_rules(self) -> bool:
-        """Return True if only the rules that evaluated the request can show which filter the event had.
+        """Return True if the event does not show its whole filter, so that only its rules can show it.
 
         If an event has `ruleIds`, the event's transforms name only the properties and items that the proxy
         removed. An event without `ruleIds` was written by an earlier release, and the event's transforms name
@@ -158,7 +158,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 class Outcome(NamedTuple):
     """A verdict with its origin.
 
-    The origin is a rule, or the reason why the proxy itself refused the request.
+    The origin of a verdict is a rule, or the reason why the proxy itself refused the request.
     """
 
     verdict: str
@@ -213,10 +213,10 @@ class Rules:
         return gap_of_key(self._compiled, method, target)
 
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return the transforms of the filter that results if the rules with these ids are combined.
+        """Return the transforms of the filter that results if the rules in `rule_ids` are combined.
 
-        Return None if this ruleset did not evaluate the event. This ruleset did not evaluate the event if one
-        of the ids is missing in the ruleset, or if none of the rules is a filter.
+        Return None if this ruleset did not evaluate the event. This ruleset did not evaluate the event if it
+        lacks a rule with one of these ids, or if none of the rules is a filter.
         """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
@@ -259,16 +259,16 @@ class Replay:
         return self.rules.name
 
     def ended_before(self, moment: float) -> tuple[tuple[str, float], ...]:
-        """Return the id and the end of each rule in the draft that has ended by `moment`."""
+        """Return the id and the end time of each draft rule that has ended by `moment`."""
         return tuple((rule_id, end) for rule_id, end in self._endings if end <= moment)
 
     def evaluate(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:
         """Evaluate the recorded request of an event against the draft.
 
-        Other rules evaluated the request when it was recorded.
+        When the request was recorded, the proxy evaluated it against other rules.
 
-        `former` are the rules that evaluated the event when it was recorded. A possible value of an unknown
-        fact counts only if the `former` rules give the recorded outcome for this value.
+        `former` are the rules that evaluated the event when it was recorded. Consider a possible value of an
+        unknown fact only if, with that value, the `former` rules give the recorded outcome.
         """
         text = event.target
         if is_cut(text):
@@ -317,7 +317,8 @@ class Replay:
     ) -> Callable[[], bool | None]:
         """Return a function that compares the effects of two rulesets for one choice of unknown values.
 
-        The returned function returns None if this choice of values contradicts the recorded outcome.
+        The returned function returns None if the current choice of values does not lead to the recorded
+        outcome.
         """
         ours = self._evaluation(event, target, self.rules.plan(event.method, target))
         others = self._evaluation(event, target, other.rules.plan(event.method, target))
@@ -328,9 +329,9 @@ class Replay:
         return lambda: ours().effect == others().effect if then() == recorded else None
 
     def gap(self, event: Event, after: Outcome | Unclear) -> ClosedGap | None:
-        """Return the gap that let the allowed event through, if the rules refuse the event now.
+        """Return the gap by which an earlier release let the event through, if the rules refuse it now.
 
-        This release has closed the gap.
+        Only earlier releases had the gap; the running release has closed it.
         """
         if not isinstance(after, Outcome) or after.lets_through or not event.lets_through:
             return None
@@ -462,8 +463,8 @@ def outcome_of(evaluation: Evaluation) -> Outcome:
 def _in_effect(verdict: str, transforms: Iterable[str]) -> tuple[str, ...]:
     """Return the sorted names of the transforms that have an effect.
 
-    If a filter rule matches and a later rule blocks, the event still names the filter's transforms. These
-    transforms have no effect.
+    If a filter rule matches and a later rule blocks, the event still names the filter's transforms. The
+    transforms of a blocked event have no effect.
     """
     return tuple(sorted(transforms)) if transforms and verdict == "filter" else ()
 
@@ -515,7 +516,7 @@ class Group:
 class Tally:
     """Counts of replayed events, and samples of the changes.
 
-    The memory use of the tally depends only on the number of groups.
+    The memory use of a Tally depends only on the number of groups.
     """
 
     events: int = 0

@@ -1,4 +1,4 @@
-"""Find paths through a schema along its navigations, from the roots to the types."""
+"""Find paths in a schema that lead along navigations from the schema's roots to given types."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Path:
         return (*self.segments, KEY) if self.many else self.segments
 
     def owner(self) -> tuple[str, ...]:
-        """Return the path segments of the object at which the path's last navigation begins."""
+        """Return the path segments of the object from which the path's last navigation leads on."""
         return self.segments[: -len(self.last.segments)] if self.last is not None else ()
 
 
@@ -106,8 +106,8 @@ class SchemaGraph:
     def paths(self, arrives: Callable[[int], bool], *, through_references: bool = False) -> Iterator[Path]:
         """Yield paths to the schema types for which `arrives` returns True, the shortest path first.
 
-        Unless `through_references` is True, only the last navigation of a path may be a reference. All others
-        must lead to contained objects.
+        Unless `through_references` is True, only the last navigation of a path may lead to objects that are
+        not contained. All others must lead to contained objects.
         """
         distance = self._distances(arrives, through_references)
         level = [path for path in self.roots if path.type in distance]
@@ -187,7 +187,7 @@ class SchemaGraph:
         return found
 
     def operations(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Yield each schema operation that a path can call: its table row, and the segments of one call."""
+        """Yield each schema operation that a path can call: its row, and the segments of a call path."""
         model = self.model
         for row in range(model.operations):
             flags, name = model.operation_flags(row), model.operation_name(row)

@@ -6,8 +6,8 @@ A pass of the collector reads the available records and gives each record the ne
 organisation. The pass writes the journals, and then saves the positions in the spool and the sequence numbers
 in one state.
 
-A completely read segment is deleted only when both slots of the state list it as used up. So no record is
-lost if only one slot of the state is readable.
+The collector deletes a completely read segment only when both slots of the saved state list the segment as
+used up. So no record is lost if only one slot of the state is readable.
 
 Records that are missing from a stream (a deleted segment, a damaged block) still take sequence numbers.
 Segment headers count records per organisation, so the collector can compute the numbers of missing records.
@@ -52,7 +52,10 @@ _STALE_SECONDS: Final = 60.0  # seconds after which a prepared file that no work
 
 
 class Collector:
-    """Collector of spool records. The collector runs one pass at a time, always on the journal's thread."""
+    """Collector that moves audit records from the workers' spools into the agent's journals.
+
+    The collector runs one pass at a time, always on the journal's thread.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Collector:
     ) -> None:
         """The callback `collected` receives the collected records.
 
-        It also receives the prefix of the records' request ids.
+        The callback `collected` also receives the prefix of the request ids of these records.
 
         After a failed pass, the function `collected` receives the records of that pass again.
         """
@@ -151,10 +154,10 @@ class Collector:
                 del self._used_up[path]
 
     def _start_over(self) -> None:
-        """Undo everything that a failed pass has written.
+        """Undo everything that a failed pass of the collector has written.
 
-        On a full disk, the output of a failed pass would use the room that the next pass needs. Journal files
-        that are completely sent also use disk space that the next pass needs.
+        On a full disk, data that a failed pass wrote would use the room that the next pass needs. Journal
+        files that are completely sent also use disk space that the next pass needs.
         """
         self._journal.rollback()
         self._used_up.clear()
@@ -336,7 +339,7 @@ class Collector:
         cursor.number, cursor.offset = header.number, header.data_offset
 
     def _account_for_missing(self, cursor: Cursor, header: Header) -> None:
-        """Assign sequence numbers to the unread records that are missing before this segment."""
+        """Assign sequence numbers to missing records between the cursor and the segment with this header."""
         cursor.unplaced += max(0, header.first_ordinal - cursor.ordinal)
         cursor.ordinal = max(cursor.ordinal, header.first_ordinal)
         for org_id, count in header.counts.items():
@@ -432,7 +435,7 @@ class Collector:
 def _by_organisation(cursor: Cursor, records: list[tuple[int, bytes]]) -> dict[str, list[Record]]:
     """Return the readable records, grouped by organisation.
 
-    Add the unreadable and the missing records to the counts in the cursor.
+    Count the unreadable and the missing records in the cursor of the spool stream.
     """
     found: dict[str, list[Record]] = {}
     for ordinal, payload in records:

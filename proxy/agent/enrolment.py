@@ -69,7 +69,7 @@ _decode_response: Final = msgspec.json.Decoder(EnrolResponse).decode
 class _Refused(Exception):
     """Error because the control plane refuses the enrolment request.
 
-    `wait` is the number of seconds before the next attempt.
+    `wait` is the number of seconds before the proxy tries to enrol again.
     """
 
     def __init__(self, text: str, wait: float) -> None:
@@ -138,8 +138,8 @@ class Enrolment:
     def report_refusal(self, identity: Identity) -> None:
         """Handle the control plane's refusal of an identity, so that the previous pair of keys is tried next.
 
-        A revoked proxy gains nothing from this retry, because the control plane refuses all pairs of keys of
-        a revoked proxy.
+        A revoked proxy gains nothing from a try with its previous keys, because the control plane refuses all
+        its key pairs.
         """
         keys = keys_of(self._state)
         if keys is None or keys.api_key != identity.api_key or self._is_refused:

@@ -36,7 +36,10 @@ _UPSTREAM_WINDOW_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AuditStatus:
-    """State of the audit events on this host. The thread of the journal collects this state."""
+    """State of the audit events on this host.
+
+    The journal's thread determines this state of the audit events.
+    """
 
     journal: JournalStatus
     backlog: int  # records still in the spool

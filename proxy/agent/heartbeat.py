@@ -55,8 +55,8 @@ class HeartbeatSender:
     async def _until_due(self) -> None:
         """Wait for one heartbeat interval.
 
-        If the workers apply other rules, end the wait early, so that the heartbeat soon reports the change of
-        rules.
+        If the workers begin to apply other rules, end the wait early, so that the next heartbeat soon reports
+        the new rules.
         """
         ends = time.monotonic() + jittered(self._sync.interval, 0.9)
         report = self._enforced

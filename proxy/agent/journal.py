@@ -75,8 +75,8 @@ class JournalStatus:
 def waiting(retention: Path) -> tuple[int, int | None]:
     """Return the number of undelivered events in the journals, and the time of the oldest event in ms.
 
-    This function only reads the files, so any process may call it. Raise OSError or NewerState if the journal
-    files can't be read.
+    `waiting` only reads the journal files, so any process may call it. Raise OSError or NewerState if the
+    journal files can't be read.
     """
     state = StateFile(retention).load() or State()
     oldest: list[int] = []
@@ -145,7 +145,7 @@ class Journal:
             self._write_lines(org_id)
 
     def skip(self, org_id: str, count: int, cause: str) -> None:
-        """Skip the numbers of missing events, so that the control plane can see which numbers are missing."""
+        """Skip the sequence numbers of missing events, so that the control plane detects the gap."""
         organisation = self._organisation(org_id)
         first = organisation.next_seq
         organisation.next_seq += count
@@ -161,7 +161,7 @@ class Journal:
         self._save()
 
     def number_for(self, proxy_id: str, before: str | None) -> None:
-        """Number the pending events again from 1 for this proxy if an earlier identity numbered them.
+        """If an earlier identity of the proxy numbered the pending events, number them again from 1.
 
         The control plane expects the events of each proxy to count from 1, so it would report the earlier
         numbers as missing. `before` is the earlier identity, for a saved state that an earlier release wrote
@@ -266,7 +266,10 @@ class Journal:
             self._save()
 
     def split(self, org_id: str, batch: Batch) -> bool:
-        """Replace the batch by two halves with new ids. Return False if the batch is a single event."""
+        """Replace the batch by two halves with new ids.
+
+        Return False if the batch cannot be split, because it contains a single event.
+        """
         organisation = self._organisation(org_id)
         if not organisation.batches or organisation.batches[0].batch_id != batch.batch_id:
             return True
@@ -332,7 +335,7 @@ class Journal:
         )
 
     def _gaps(self) -> Iterator[Gap]:
-        """Yield the gaps in the events of this identity, numbered as the control plane expects."""
+        """Yield the gaps among the events of this identity, with its sequence numbers (which begin at 1)."""
         for gap in self.state.gaps:
             earlier = self._organisation(gap.org_id).earlier
             if gap.last > earlier:
@@ -680,7 +683,7 @@ def _renumbered(lines: bytes, earlier: int) -> bytes:
 
 
 def _damaged_part(data: bytes) -> tuple[int, int | None, int]:
-    """Measure the damage at the beginning of journal data.
+    """Find out how much journal data is damaged at the beginning of `data`.
 
     Return the number of bytes before the next well-formed line, that line's number, and the number of
     well-formed lines from there on. If no well-formed line follows, return the number of all bytes, None

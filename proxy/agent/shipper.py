@@ -142,7 +142,7 @@ class Shipper:
     async def _deliver(self, delivery: _Delivery) -> None:
         """Send batches until the organisation has no pending events.
 
-        `notify` starts the delivery of the organisation's events again.
+        A later call of `notify` starts `_deliver` again for the organisation.
         """
         wait = 0.0
         while delivery.pending:
@@ -187,7 +187,7 @@ class Shipper:
     async def _send_one(self, delivery: _Delivery) -> float:
         """Try to send one batch of an organisation.
 
-        Return the seconds to wait before the next attempt; 0 for no wait.
+        Return the seconds to wait before the next attempt to send a batch; 0 for no wait.
         """
         oldest = await self._on_disk(self._journal.oldest_ms, delivery.org_id)
         age = 0.0 if oldest is None else time.time() - oldest / 1000
@@ -220,7 +220,7 @@ class Shipper:
     async def _after(self, response: Response, delivery: _Delivery, batch: Batch, body: bytes) -> float:
         """Apply the control plane's response to the batch.
 
-        Return the seconds to wait before the next attempt.
+        Return the seconds to wait before the next attempt to send a batch.
         """
         match audit_outcome(response, batch.batch_id):
             case Accepted(content_differs=True):
@@ -309,9 +309,10 @@ class Shipper:
     ) -> float:
         """Split a batch that was too large, and send its two halves.
 
-        A "too large" response needs no signature. A gateway with a smaller limit may send this response, or a
-        control plane that stopped reading and cannot sign. Splitting a batch loses no event. A batch is
-        quarantined only if the response proves that the control plane refused the batch.
+        A "too large" response needs no signature. A gateway with a smaller limit may send a "too large"
+        response. So may a control plane that stopped reading the request and cannot sign. Splitting a batch
+        loses no event. A batch is quarantined only if the response proves that the control plane refused the
+        batch.
         """
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):

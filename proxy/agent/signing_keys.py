@@ -1,9 +1,9 @@
 """Keys from the vault for proxy tokens: the key version that signs now, and the other accepted versions.
 
 Every proxy of a fleet derives the same keys from the vault alone, no matter when the proxy started. A proxy
-accepts a newer version of the key as soon as the proxy has read the version. The newer key version signs only
-when every other proxy has had time to read it. The older key version is accepted until the last token that it
-signed has expired.
+accepts a newer version of the signing key as soon as the proxy has read that version. The newer key version
+signs only when every other proxy has had time to read it. The older key version is accepted until the last
+token that it signed has expired.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ class SigningKeyKeeper:
 def _as_key(text: str) -> bytes:
     """Encode the text of a signing key as bytes.
 
-    Text with a lone surrogate can't be a key, so the function returns no bytes for it.
+    Return no bytes for a text with a lone surrogate, because such a text can't be a key.
     """
     try:
         return text.encode()
@@ -171,9 +171,9 @@ def in_force(
 ) -> list[SecretVersion]:
     """Return the key version that signs first, then the other accepted key versions, newest first.
 
-    The oldest usable version signs until the next version has existed for `settle` seconds. The oldest
-    version then stays accepted for a token's lifetime and `settle` seconds more, because some proxies read
-    the next version late.
+    The oldest usable version signs until the next version has existed for `settle` seconds. After that,
+    proxies still accept the oldest version for a token's lifetime and `settle` seconds more, because some
+    proxies read the next version late.
     """
     usable = sorted(
         (each for each in versions if each.enabled and now < each.expires_at),

@@ -12,7 +12,7 @@ from proxy.wire.trace_context import trace_id_in
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Audit record of one request, with the facts that the worker process saw.
 
-    A new version only adds fields at the end of the record, so that older spools remain readable.
+    A new version of the record format only adds fields at the end, so that older spools remain readable.
     """
 
     n: int

@@ -18,7 +18,7 @@ The writer writes the u32 that makes a header or record valid (`in use`, `length
 writer leaves only complete records in the segment.
 
 Some processors show the memory writes of another processor out of order. So a reader may find a record whose
-checksum does not match yet. The reader then reads the record again.
+checksum does not match yet. If the checksum does not match, the reader reads the record again.
 """
 
 import fcntl
@@ -100,7 +100,7 @@ def encode_start() -> bytes:
 def encode_rest(header: Header) -> bytes:
     """Return the part of the segment header after the 32-bit word `in use`.
 
-    `encode_rest` computes `data_offset` itself.
+    `encode_rest` computes the header field `data_offset`, and ignores the value in `header`.
     """
     table = msgspec.json.encode(header.counts)
     fixed = _HEADER_REST.pack(

@@ -16,7 +16,7 @@ _QUOTES: Final = "\"'`´‘’‚‛“”„‟«»‹›"
 
 
 class NotUtf8(ValueError):
-    """The bytes of a file or a text are not UTF-8.
+    """Error because the bytes of a file or a text are not UTF-8.
 
     The error's message completes the sentence "can't read FILE: …".
     """
@@ -58,7 +58,7 @@ def first_line(data: bytes) -> str:
 def surroundings(secret: str) -> str:
     """Describe the characters around a control plane secret; return an empty text if there are none.
 
-    A secret of another product may begin or end with any character, so this function examines only the
+    A secret of another product may begin or end with any character, so `surroundings` examines only the
     control plane's secrets.
     """
     core = secret.strip("".join(filter(_is_no_part, set(secret))))
@@ -80,7 +80,7 @@ def _kind(char: str) -> str:
 
 
 def other_encoding(data: bytes) -> str:
-    """Return UTF-16 or UTF-32 if a byte order mark or zero bytes show it, else an empty text."""
+    """Return UTF-16 or UTF-32 if a byte order mark or zero bytes indicate it, else an empty text."""
     if data.startswith(_UTF32_MARKS) or _zeros(data) in ((1, 1, 1, 0), (0, 1, 1, 1)):
         return "UTF-32"
     if data.startswith(_UTF16_MARKS) or _zeros(data)[:2] in ((1, 0), (0, 1)):

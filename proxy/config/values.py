@@ -106,7 +106,7 @@ def parse_secret_name(text: str) -> str:
 def parse_name(text: str) -> str:
     """Return the name of a table in an array of settings.
 
-    Other settings, logs and metrics use this name for the table.
+    Other settings, logs and metrics refer to the table of settings by this name.
     """
     if _NAME.fullmatch(text) is None:
         raise ValueError(

@@ -10,7 +10,7 @@ _LONGEST: Final = 2000  # characters; the text has to fit into a message to a wo
 
 
 class AttemptFailed(Exception):
-    """An attempt failed; the error's text gives the reason.
+    """Error because an attempt to call another service failed; the error's text gives the reason.
 
     The error's text never contains a secret, a token or the body of a response.
     """

@@ -45,7 +45,10 @@ def retry_after(text: str | None, now: float) -> float | None:
 
 
 async def sleep_until_set(event: asyncio.Event, seconds: float) -> bool:
-    """Sleep until the event is set, but at most `seconds`. Return whether the event is set."""
+    """Sleep until the asyncio event is set, but at most `seconds`.
+
+    Return True if the asyncio event is set.
+    """
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

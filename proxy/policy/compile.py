@@ -48,7 +48,7 @@ _NO_PLANS: Final[Any] = {}
 def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) -> None:
     """Store an evaluation plan in the memo, by HTTP method and by path or path shape.
 
-    If the memo is full, all plans are removed first; plans of common requests are soon made again.
+    If the memo is full, remove all plans first; the proxy soon makes the plans of common requests again.
     """
     if sum(map(len, plans.values())) >= _MAX_PLANS:
         plans.clear()
@@ -85,7 +85,7 @@ class CompiledRuleset:
         return plan or self._plan_by_path(method, target, target.path)
 
     def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
-        """Return the evaluation plan for a path shape.
+        """Return the evaluation plan that all paths of one shape share.
 
         Return None if a rule has a condition on a path parameter, because the shape does not contain the
         parameter's value.
@@ -110,8 +110,7 @@ def compile_ruleset(
 ) -> CompiledRuleset:
     """Compile a ruleset in one go, without pauses for the event loop.
 
-    The function `check_of` compiles each part of a rule to the check of that part; the default is
-    `compile_part`.
+    `check_of` is the function that compiles each part of a rule to a check; the default is `compile_part`.
     """
     slices = compile_in_slices(ruleset, check_of, schemas)
     while True:

@@ -2,7 +2,7 @@
 
 An evaluation plan contains the rules for one HTTP method and one path. An evaluation plan has one lane for
 each interpretation of the path. A lane is a list of rules in file order, evaluated until a rule decides. The
-strictest verdict of all lanes of the plan is the verdict of the request.
+verdict of the request is the strictest verdict of all lanes of its evaluation plan.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Decision:
     def rule_ids(self) -> tuple[str, ...]:
         """Ids of all rules that contributed to the verdict, including `rule_id`.
 
-        Ids of rules that only log are left out.
+        Rules that only log are not included, unless the verdict is `log_only`.
         """
         return self.several_rule_ids or (self.rule_id,)
 
@@ -95,7 +95,7 @@ NOTHING: Final = Decision("allow", "default", reason="default")
 class Lane:
     """Rules for one interpretation of the path, in file order.
 
-    `constant` is a decision that needs no check.
+    `constant` is the decision if it needs no check of the request, else None.
     """
 
     importance: Importance
@@ -111,7 +111,7 @@ class Lane:
     ) -> Decision:
         """Return the decision of the rules for one interpretation of the path.
 
-        If a request has several lanes, the lanes share their check results in `known`.
+        If the path has several interpretations (lanes), all lanes share their check results in `known`.
         """
         if self.constant is not None:
             return self.constant
@@ -150,7 +150,7 @@ class Lane:
     def _with_logged(self, decision: Decision, logged: tuple[str, ...]) -> Decision:
         """Return the decision together with the ids of the rules that only log.
 
-        The function remembers the combined decision, because the same log rules match many requests.
+        `_with_logged` remembers the combined decision, because the same log rules match many requests.
         """
         key = (decision.rule_id, decision.verdict, logged)
         known = self._logged.entries.get(key)
@@ -327,7 +327,7 @@ class Plan:
     def decide_response(self, request: RequestFacts, decision: Decision, response: ResponseFacts) -> Decision:
         """Apply the response rules to a response.
 
-        The result can be stricter than the decision on the request.
+        The returned decision can be stricter than the decision on the request.
 
         The verdict `block` of a response rule replaces the response. Raise MalformedTarget if the response
         cannot be evaluated. Raise BodyNeeded if the response body was not read.
@@ -457,7 +457,7 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
 
 
 def _can_hide(transforms: Transforms | None, place: str) -> bool:
-    """Return False if the position of the properties to hide is unknown because of `$expand=*`.
+    """Return False if the properties to hide may be anywhere in the response, because of `$expand=*`.
 
     Transforms by type do not need the place of the properties in the response.
     """
@@ -475,7 +475,7 @@ def _with_implied(decision: Decision, effect: Decision) -> Decision:
 
 
 def blocked_by_path(decision: Decision) -> Decision:
-    """Return the blocking decision for a path that, as its response shows, may name a hidden property."""
+    """Return the blocking decision for a response which shows that the path may name a hidden property."""
     return replace(decision, verdict="block", transforms=None, reason="hiddenProperty")
 
 
@@ -531,7 +531,7 @@ def _combined(first: Transforms | None, second: Transforms | None) -> Transforms
 
 
 def _effect(decision: Decision) -> object:
-    """Return the verdict and transforms of a decision, because the client can notice only these."""
+    """Return the verdict and transforms of a decision: only these change what the client receives."""
     return ("allow" if decision.verdict == "log_only" else decision.verdict), decision.transforms
 
 

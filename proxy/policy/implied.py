@@ -61,8 +61,7 @@ class Searched(NamedTuple):
     """Words in path patterns that identify the rules for one type of a Microsoft Search request.
 
     The path patterns of rules for a searched type end with a word of `words`, or with `**` after a word of
-    `holders`. The path patterns of rules for a searched type contain a word of `among`, and no word of
-    `apart`.
+    `holders`. These path patterns also contain a word of `among`, and no word of `apart`.
     """
 
     words: frozenset[str]
@@ -192,7 +191,7 @@ class Implied(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """Access through a response to content, if a rule spells out the path of the content."""
+    """Content that a response gives access to, if a rule spells out the path of the content."""
 
     cause: str
     method: str
@@ -202,7 +201,7 @@ class Opening(NamedTuple):
 
 
 class Below:
-    """Names of path segments that occur in path patterns of rules below the address of a request."""
+    """Words that follow the address of a request, as path segments, in the path patterns of rules."""
 
     def __init__(self, words: Set[str] = frozenset(), stricter_words: Set[str] = frozenset()) -> None:
         self.words = words  # words that follow the address in any rule
@@ -451,7 +450,7 @@ OPENED_ITEM: Final = (
 
 
 def implied_by_addresses(target: Target, openings: Sequence[Opening]) -> Iterator[Implied]:
-    """Return implied requests for content that anyone can open by an address in the response."""
+    """Return implied requests for content that anyone with a URL from the response can open."""
     names = [name for reading in target.readings for name in reading.names]
     for opening in openings:
         ways: list[Way] = []
@@ -495,7 +494,7 @@ def searches(name: Name) -> bool:
 
 
 def is_stream(name: Name) -> bool:
-    """Return True if a body written to the given path is the content of a stream, and names no property."""
+    """Return True if a body written to the path is raw stream content, without JSON properties."""
     return bool(name.folded) and name.folded[-1] in _STREAMS
 
 
@@ -569,7 +568,7 @@ class _Members:
                     yield from self._within((*path, base), value, name, depth, always=bool(mark))
 
     def _written(self, name: str, member: str) -> Implied:
-        """Return the implied write of a property, as if the client sent it to the property's own path."""
+        """Return the implied write of a property: the request that writes to the property's own path."""
         method = self._request.method.upper()
         return _implied_below(
             self._request.target,

@@ -42,8 +42,8 @@ _NOT_COLLECTIONS: Final = frozenset(("v1.0", "beta", "me", "root", "manager", "d
 def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
     """Return the positions of those wildcards in a path pattern that may match an object id.
 
-    A wildcard that may match an object id follows a literal segment, or a wildcard that cannot match an
-    object id.
+    A wildcard may match an object id if it follows a literal segment that may be a collection, or a wildcard
+    that cannot match an object id.
     """
     found: list[int] = []
     for at in range(len(segments)):
@@ -63,7 +63,7 @@ def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
 def operation_at(
     positions: Iterable[int], words: tuple[str, ...], keys: tuple[int, ...], method: str
 ) -> str | None:
-    """Return the first operation that the method can call and that stands in the place of an object id.
+    """Return the first operation that the method can call and that is at the position of an object id.
 
     The HTTP method must be in capitals. The path segments at the positions in `keys` are object ids, not
     operations. An OData action is always the last segment of a path.

@@ -39,7 +39,7 @@ def is_cut(text: str) -> bool:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text, or, if the text is longer, its first `most` characters with the mark of cut text."""
+    """Return a text, or, if it is longer than `most`, its first `most` characters with a mark of the cut."""
     return text if len(text) <= most else text[:most] + cut_mark(len(text) - most)
 
 

@@ -2,7 +2,7 @@
 
 A blocking rule holds if any step of the path has, or may have, the type of a thing that the rule names. In a
 path, everything below a schema thing counts as a part of that schema thing. A rule that allows is stricter
-than a rule that blocks. An allowing rule holds only if it certainly names the thing at the end of the path.
+than a rule that blocks. An allowing rule applies only if it certainly names the thing at the end of the path.
 An allowing rule must also name each relation on the path that refers to objects without containing these
 objects.
 """
@@ -65,7 +65,7 @@ class ReachedPath:
 
 
 class Met:
-    """Result of a search for a named thing: reached or not, and the number of that step, or -1."""
+    """Result of a search for a named thing on a path: YES, MAYBE or NO, and the step's number or -1."""
 
     __slots__ = ("held", "step")
 
@@ -128,7 +128,7 @@ def _member_held(things: Things, member: int, owner: int) -> int:
 
 
 def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
-    """Return True if the next step of the path selects, by key or cast, some objects of the given step."""
+    """Return True if the next step is a key or a type cast, which selects some objects of the given step."""
     return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
 
 
@@ -181,7 +181,7 @@ def _option_covered(
     """Return whether the rule covers an OData option such as `$ref` at the end of a path.
 
     The option `$ref` reads or writes a relation, but not the objects of the relation. The option `$value` may
-    stand for a separate stream.
+    address the stream of an object, which a rule covers separately.
     """
     name = path.names[at]
     if name == _REF:
@@ -226,7 +226,7 @@ def end_may_hold(things: Things, path: ReachedPath) -> bool:
 
 
 def ends_with_named(things: Things, path: ReachedPath) -> bool:
-    """Return True if the rule names the end of the path by a relation, property or operation."""
+    """Return True if the rule names the relation, property or operation at the end of the path."""
     before = _NONE
     held = False
     for step in path.steps:
@@ -288,7 +288,7 @@ def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
 
 
 def step_number(path: ReachedPath, at: int) -> int:
-    """Return the number of a path's step, counted as the steps are shown to people.
+    """Return the number that a path's step has in texts for people.
 
     Object ids, casts and options do not count as steps, because each of them is part of the preceding step.
     """

@@ -42,7 +42,7 @@ class Types:
     def leading_to(self, types: Iterable[int], owners: Iterable[int]) -> frozenset[int]:
         """Return all schema types whose objects may contain an object of the given types, at any depth.
 
-        `owners` are the schema types that declare the members that the rule names.
+        `owners` are the schema types that declare a member (property or relation) that the rule names.
         """
         found: set[int] = set()
         left = [*self.with_derived(types), *self.with_derived(owners)]
@@ -70,7 +70,7 @@ class Member:
 
 
 class Part:
-    """Properties that a rule names, or that contain a pre-authenticated URL of data that the rule names."""
+    """Properties named by a rule, and those that hold a pre-authenticated URL of data named by it."""
 
     __slots__ = ("names", "owners")
 
@@ -80,7 +80,7 @@ class Part:
 
 
 class Things:
-    """Table rows of one schema that stand for the types, members and operations in a rule."""
+    """Table rows of one schema: the rows of the types, members and operations that a rule names."""
 
     __slots__ = (
         "_leading",

@@ -112,9 +112,9 @@ class _Context:
         return not here.exact and (here.type == _UNKNOWN or here.type in things.bases)
 
     def below(self, here: _Here, name: str) -> _Here | None:
-        """Return the state of a rule for the objects in a member.
+        """Return the state that a rule has for the objects in the member `name`.
 
-        Return None if the rule does not apply to these objects.
+        Return None if the rule does not apply to the objects in the member.
         """
         if here.place:
             first, *rest = here.place
@@ -138,7 +138,7 @@ class _Context:
 def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, int]]:
     """Return the schema members with this name.
 
-    For each member, state if the rule names the member: YES, MAYBE or NO.
+    For each schema member, return YES, MAYBE or NO, which states if the rule names the member
     """
     number = things.model.name_id(name)
     if number < 0:
@@ -248,7 +248,7 @@ class _TypedLevel(_Level):
         )
 
     def _narrow(self, here: _Here, name: str) -> _Here:
-        """Narrow the expected type of objects to the type that the objects state.
+        """Narrow the expected type of objects to the type that the response states for them.
 
         If the stated type does not derive from the expected type, ignore the stated type: the object may have
         either type.

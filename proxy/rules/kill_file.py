@@ -7,8 +7,8 @@ The emergency stop file works also while the control plane is unreachable.
     org Contoso          by id or name
 
 An emergency stop file without a line for an application or organisation, or with the line `all`, stops
-everything. An unreadable emergency stop file, or an invalid line in it, also stops everything, because the
-author of the file wanted less traffic.
+everything. An unreadable emergency stop file, or an invalid line in the file, also stops everything,
+because the author of the file wanted to stop traffic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_BYTES: Final = 1024 * 1024
 class KillOrder:
     """Content of the emergency stop file, with the names as the author of the file wrote them.
 
-    Only the rules contain the ids of the names in the emergency stop file.
+    The file does not map these names to ids; only the rules contain the ids.
     """
 
     everything: bool = False
@@ -81,8 +81,8 @@ def _names_of(app: App) -> frozenset[str]:
 def read_kill_file(path: Path) -> KillOrder:
     """Read the emergency stop file.
 
-    `read_kill_file` never raises an exception. An emergency stop file that cannot be read stops everything;
-    only a missing file stops nothing.
+    `read_kill_file` never raises an exception. If the emergency stop file exists but cannot be read, all
+    traffic is stopped; only a missing file stops nothing.
     """
     try:
         # lstat needs no file descriptor, so running out of descriptors cannot look like a missing file

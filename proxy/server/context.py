@@ -206,7 +206,7 @@ class Context:
     def reserve_records(self) -> None:
         """Reserve spool space for the records of current exchanges.
 
-        The reserved space is twice the size of these records, because new requests may need as much space
+        The reserved space is twice the size of the current records, because new requests may need as much
         before the next reservation.
         """
         unrecorded = sum([connection.record_bytes for connection in self.connections])
@@ -228,7 +228,7 @@ class Context:
     def why_not_ready(self, record_bytes: int = 0) -> str | None:
         """Return the reason why no request can be served now. Return None if requests can be served.
 
-        If requests can be served, spool space for the records is reserved.
+        If the worker can serve requests, it has reserved spool space for the audit records.
         """
         if not self.rulebook.loaded:
             return "The proxy has no rules yet: its control plane has given it none since it was set up."
@@ -257,7 +257,7 @@ class Context:
     def foreign_link(self, host: str) -> None:
         """Count a link that leads an application past the proxy.
 
-        Log each host of links past the proxy once.
+        Log the host of the link when the host appears for the first time.
         """
         self.counters.values[FOREIGN_LINKS] += 1
         if host not in self._foreign_hosts and len(self._foreign_hosts) < MAX_FOREIGN_HOSTS:
@@ -286,7 +286,7 @@ class Context:
     def client_ip(self, peer: str, forwarded_for: bytes | None) -> str:
         """Return the client's address: the peer, or the address that trusted load balancers report.
 
-        The proxy reads the list of reported addresses from right to left. The result is empty if a load
+        The proxy reads the list of reported addresses from right to left. Return an empty text if a load
         balancer reports no address (RFC 7239 §6.2). No rule may evaluate the load balancer's address as the
         client address.
         """

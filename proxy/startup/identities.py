@@ -30,7 +30,7 @@ class Assignments:
     def in_use(self, applications: Iterable[Application]) -> set[str]:
         """Return the upstream identities that any of the applications uses.
 
-        Without applications, return the default upstream identity.
+        If no applications are given, return the default upstream identity.
         """
         names = {self.identity_of(each.org_id, each.client_id) for each in applications}
         return names or {DEFAULT_IDENTITY}

@@ -17,7 +17,7 @@ _FORMAT: Final = 1
 
 
 class IdentityUnusable(Exception):
-    """The identity file can't be read. The error's message is one line for the operator."""
+    """Error because the identity file can't be read. The error's message is one line for the operator."""
 
 
 class Keys(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,7 +58,7 @@ class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_
 class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_field="state"):
     """State of the proxy's identity before the control plane's response to the key renewal request.
 
-    The key renewal request with the stored id may already have been sent.
+    The proxy may already have sent the key renewal request whose id is `renewal_id`.
     """
 
     keys: Keys

@@ -31,7 +31,7 @@ SPARE_DESCRIPTORS: Final = 64  # descriptors for files that each process opens i
 
 
 class DirectoryOwned(Exception):
-    """Another proxy uses the retention directory, or the directory can't be opened.
+    """Error because another proxy uses the retention directory, or because the directory can't be opened.
 
     The error's message is one line for the operator.
     """
@@ -197,7 +197,7 @@ def try_to_bind(address: Address) -> None:
 def own_directory(directory: Path, held: int | None) -> int:
     """Lock the retention directory against a second proxy.
 
-    `held` is the lock on the directory that this process already holds.
+    If this process already holds the lock on the directory, `held` is that lock.
 
     The lock is on the directory and not on a file in the directory, so it also works on a full or read-only
     disk. Only the supervisor process holds the lock. The supervisor's children close the lock, so that no

@@ -1,7 +1,7 @@
 """Supervisor of the workers and the agent: opens sockets, starts and replaces processes, stops, reloads.
 
 The supervisor runs no event loop and handles no requests. The supervisor waits for signals, and checks
-several times a second that the loop of each process runs.
+several times a second that the event loop of each process runs.
 """
 
 from __future__ import annotations
@@ -322,7 +322,10 @@ class Supervisor:
             self._kill(child)
 
     def _may_be_silent(self, child: Child) -> bool:
-        """Return True for a process of the previous version, or a process that waits for the old agent."""
+        """Return True if the supervisor must not treat a silent process as hung.
+
+        The process is of the previous version, or waits for the old agent to end.
+        """
         reload = self._reload
         if reload is None or reload.reload.state is not State.AGENT_ENDING:
             return child.run is None
@@ -502,9 +505,9 @@ class Supervisor:
 
         The old processes serve requests until the new processes can serve them.
 
-        During a reload, the supervisor calls this method only after an upgrade whose new processes can't
-        serve requests. After a failed upgrade, the new processes replace the processes of the failed version,
-        which can't serve requests.
+        If a reload is already running, the supervisor calls `_begin_reload` only after an upgrade whose new
+        processes can't serve requests. After a failed upgrade, the new processes replace the processes of the
+        failed version, which can't serve requests.
         """
         last, under_way = self._generation, self._reload
         half = self._count if last.pages[0] is self._pages.workers[0] else 0
@@ -546,7 +549,7 @@ class Supervisor:
     def _start_waiting(self, reload: Replacement) -> None:
         """Create everything that a reload needs before any running process ends.
 
-        If a resource cannot be created, raise OSError and undo everything.
+        If a resource cannot be created, raise OSError and close all resources that were created before.
         """
         new = reload.new
         with contextlib.ExitStack() as undo:
@@ -795,7 +798,7 @@ def _listener(address: Address) -> socket.socket:
 def _let_connect(shares: Sequence[_Slot], addresses: Sequence[Address]) -> None:
     """Listen on every address, after all sockets are bound.
 
-    A socket from the previous version already listens.
+    A socket that the previous version handed over listens already.
     """
     for slot in shares:
         for address in addresses:
@@ -821,7 +824,7 @@ def _is_taken(address: Address) -> bool:
 def _await_free(address: Address) -> None:
     """Wait until the admin listener's address is free.
 
-    The agent of a killed proxy may still deliver audit events and use the address.
+    The agent of a killed proxy may still be delivering audit events, and then occupies the address.
     """
     end: float | None = None
     while True:

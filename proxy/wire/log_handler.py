@@ -1,4 +1,4 @@
-"""Write log lines to an outlet, and drop lines that the outlet has no room for.
+"""Write log lines to an output such as standard error, and drop the lines that the output has no room for.
 
 No process blocks because nobody reads the process's log.
 """

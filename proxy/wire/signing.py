@@ -38,8 +38,8 @@ def _mac(secret: bytes, head: bytes, body: bytes) -> str:
 def verify(secret: bytes, timestamp: str, body: bytes, signature: str) -> bool:
     """Return whether `signature` is the signature of the given request.
 
-    The comparison of both signatures takes constant time. Any text is allowed as a signature. This function
-    never raises an exception.
+    The comparison of both signatures takes constant time. A `signature` that is not in the format of a
+    signature is allowed, and makes `verify` return False. This function never raises an exception.
     """
     if not timestamp.isascii() or _SIGNATURE.fullmatch(signature) is None:
         return False

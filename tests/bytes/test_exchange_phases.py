@@ -93,7 +93,7 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Ends:
-    """Expected outcome if the exchange ends with an audit event.
+    """Expected outcome of a test in which the exchange ends with an audit event.
 
     `client` is the status of the response to the client, or the kind of its failure.
     """
@@ -302,7 +302,10 @@ class Scene:
         await self.round_trip()
 
     async def round_trip(self) -> None:
-        """Let the proxy process all bytes sent to it so far. All ends of the test share one event loop."""
+        """Let the proxy process all bytes sent to it so far.
+
+        The proxy, its clients and its upstream share the event loop of the test.
+        """
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 

@@ -27,7 +27,8 @@ NEW_MAIL_TOKEN = "second-upstream-token-of-the-mail-identity"
 class Two:
     """Two applications of one organisation with different upstream identities.
 
-    The application of the token `proxy.token` has the default identity, and `mail_app` has the mail identity.
+    The application that uses `proxy.token` has the default upstream identity, and `mail_app` has the upstream
+    identity `mail`.
     """
 
     proxy: DataPath

@@ -50,7 +50,7 @@ def consumer_of(store: SqlStore, clock: FakeClock, settings: AnySink = SETTINGS)
 
 
 class Crash(Exception):
-    """Simulated crash of the process at this point."""
+    """Simulated crash of the process at the place where Crash is raised."""
 
 
 async def test_events_are_archived_once_they_have_waited_long_enough(
@@ -78,7 +78,7 @@ async def test_a_crash_anywhere_leaves_each_event_once(
 ) -> None:
     """More events arrive between the crash and the next start.
 
-    The next start writes the range that was fixed before the crash.
+    The next start writes the range of events that was fixed before the crash.
     """
     objects, sent = MemoryObjects(), 0
     for crash_at in range(4):  # crash before and after each of the two objects, and before the cursor moves

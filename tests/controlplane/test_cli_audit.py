@@ -41,7 +41,7 @@ def minute(org_id: str, number: int, **members: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def config(tmp_path: Path) -> Path:
-    """Two organisations whose events a server stored before the server stopped."""
+    """Settings of a stopped control plane, whose store contains events of two organisations."""
     async with started(tmp_path, FakeClock()) as plane:
         acme, beta = await plane.org("acme"), await plane.org("beta")
         await plane.ruleset("acme", "hr")

@@ -38,7 +38,7 @@ def test_a_password_that_is_not_percent_encoded_is_refused_unseen(
 
 
 def test_no_password_passes_for_something_else() -> None:
-    """The driver reads the password in each URL as a person would, or the URL is refused."""
+    """Every URL in which the driver and a human reader find different passwords is refused."""
     conninfo = pytest.importorskip("psycopg.conninfo")
     refusals = set()
     for characters in product("@/:?#[]% ä&=,4", repeat=3):

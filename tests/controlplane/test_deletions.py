@@ -394,7 +394,7 @@ async def test_deletions_among_syncs_and_changes_leave_no_half(
 ) -> None:
     """The first of two operators succeeds, and the second operator gets an error.
 
-    No sync names a deleted object.
+    No sync response that the proxy receives names a deleted object.
     """
     proxy = await plane.proxy("edge-1", "acme")
     names = [f"app-{number}" for number in range(6)]

@@ -48,7 +48,7 @@ def test_a_port_that_is_taken_between_bind_and_listen_lets_no_client_connect(tmp
 
 
 def test_the_default_addresses_are_no_exception(tmp_path: Path) -> None:
-    """The control plane binds `Console.Listen` at its start or logs why not, even without the key."""
+    """Even without the setting `Console.Listen`, the control plane binds its default, or logs why not."""
     (tmp_path / "controlplane.toml").write_text(
         '[ControlPlane]\nListen = "127.0.0.1:0"\n[Metrics]\nListen = []\n', "utf-8"
     )

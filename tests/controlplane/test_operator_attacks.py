@@ -361,7 +361,7 @@ async def test_who_searches_much_waits_for_himself(context: OperationContext) ->
 async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
     plane: Plane, proxy: ProxyClient, context: OperationContext
 ) -> None:
-    """A viewer must not be able to clear or cause a finding with a false chain head."""
+    """A viewer who submits a false chain head must not be able to cause or clear a chain finding."""
     (org,) = proxy.org_ids
     viewer = Actor("victor", {org: "viewer"})
     assert (await proxy.audit(batch("b1", org, [1, 2]))).status == 202

@@ -47,7 +47,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
 
 
 class Asked:
-    """A resolver of references, with the subject that the resolver wrote into the operator log."""
+    """Resolver of references, and the ids that the resolver collected as subjects for the operator log."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.about: set[str] = set()

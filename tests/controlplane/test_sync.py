@@ -1,4 +1,4 @@
-"""Tests of sync: a proxy receives signed rules, and never an older state after a newer state."""
+"""Tests of sync: a proxy receives signed rules, and never receives an older state after a newer state."""
 
 from __future__ import annotations
 

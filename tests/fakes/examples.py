@@ -1,4 +1,4 @@
-"""The published request and response pairs of tests/fixtures/graph-examples.jsonl, in wire form."""
+"""Microsoft's published request and response pairs in tests/fixtures/graph-examples.jsonl, in wire form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILE: Final = Path(__file__).parent.parent / "fixtures" / "graph-examples.jsonl
 class Example:
     """A published example request for Microsoft Graph, with its published response.
 
-    `target` is percent-encoded if the published target is not valid in a request line.
+    `target` is percent-encoded if the published example has a target that is not valid in a request line.
     """
 
     id: str
@@ -56,7 +56,7 @@ def _example(published: dict[str, Any]) -> Example:
 def _headers(published: list[list[str]]) -> tuple[tuple[str, str], ...]:
     """Return the headers without Content-Length.
 
-    The published value is often wrong, and the sender computes the right value.
+    The published Content-Length is often wrong, and the sender computes the right length.
     """
     return tuple((name, value) for name, value in published if name.lower() != "content-length")
 

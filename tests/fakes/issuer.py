@@ -49,7 +49,7 @@ class SigningKey:
             self.jwk["kid"] = key_id
 
     def sign(self, claims: dict[str, Any], *, algorithm: str | None = None, **header: Any) -> str:
-        """Return a signed JWT with these claims.
+        """Return a signed JWT with the given claims.
 
         A member of the token's header is left out if the member's value is None.
         """

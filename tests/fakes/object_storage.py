@@ -104,7 +104,7 @@ def _s3_error(status: int, code: str, *headers: tuple[str, str]) -> Response:
 
 
 class FakeBlobStorage(ObjectStorage):
-    """A container for clients whose signature permits them to read, list and create, but not overwrite."""
+    """Azure container that permits its clients to read, list and create blobs, but not to overwrite them."""
 
     async def response(self, request: Received) -> Response:
         if self.is_a_portal:

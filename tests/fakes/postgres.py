@@ -102,7 +102,7 @@ class PostgresServer:
 
     @contextmanager
     def new_database(self, name: str, template: str = "template0") -> Iterator[str]:
-        """Create a database, empty or as a copy of another one.
+        """Create a database, which is empty or a copy of another database.
 
         Yield the database's URL, and drop the database at the end.
         """

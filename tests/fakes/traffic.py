@@ -42,7 +42,7 @@ class Traffic:
 
 
 class TrafficMaker:
-    """Makes the audit events that the given rules would produce.
+    """Maker of the audit events that the given rules would produce for random requests.
 
     Two event makers with equal random sources make equal events.
     """

@@ -495,7 +495,7 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_re
 
 
 async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_path: Path) -> None:
-    """A file has the path of the spool directory, both at the start of the proxy and later."""
+    """The path of the spool directory is a file, both at the start of the proxy and later."""
     spool_path = tmp_path / "var/audit/spool"
     spool_path.parent.mkdir(parents=True)
     spool_path.touch()

@@ -112,7 +112,7 @@ async def test_a_snapshot_that_is_another_s_is_written_again_when_it_is_confirme
 ) -> None:
     """Root may restore the snapshot from a backup.
 
-    Then the agent can read the snapshot file, but cannot set its times.
+    The agent can then read the restored snapshot file, but cannot set the file's times.
     """
     cache = tmp_path / "snapshot.json"
     clock = [1_800_000_000.0]
@@ -197,7 +197,10 @@ def _of_two_organisations(**members: Any) -> dict[str, Any]:
 async def test_an_organisation_s_bad_ruleset_keeps_nothing_of_another_s_as_it_was(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The sync also updates the application's secret. Only the bad ruleset stays at its active version."""
+    """Although the sync contains a bad ruleset, it updates the application's secret.
+
+    Only the bad ruleset stays at its active version.
+    """
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         control.sync_body = _of_two_organisations()
@@ -757,7 +760,7 @@ async def test_credentials_are_part_of_the_rules_and_one_that_can_not_be_read_pr
 async def test_what_an_earlier_release_left_out_is_asked_for_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The earlier release's snapshot has this version too, so a 304 would not change the snapshot."""
+    """The earlier release's snapshot has the same version, so a 304 would leave it unchanged."""
     cache = tmp_path / "snapshot.json"
     control.sync_body = changed(stops=STOPPED)
     async with syncing(control, cache, Announcements()) as sync:

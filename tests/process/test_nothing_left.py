@@ -45,7 +45,7 @@ sys.exit(tests.demo.main())
 
 
 class Started:
-    """A program in its own session, as a terminal starts it, with all its descendants."""
+    """Program in its own session, like a program started in a terminal, together with all its descendants."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory / "tmp"

@@ -1,7 +1,7 @@
 """Tests of a client certificate from registration to removal, through the whole system.
 
-The tests cover control plane, agent and restarted workers, and the span of a request from the worker to a
-trace collector.
+The tests run the control plane, the agent and restarted workers, and follow the span of a request from the
+worker to a trace collector.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def fill(disk: Path) -> Path:
     """Use all free bytes of the disk.
 
-    A second call of `fill` uses the bytes that became free since the first call.
+    A second call of `fill` also uses the disk bytes that other programs freed since the first call.
     """
     filler = disk / "something-else"
     with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
@@ -374,7 +374,7 @@ def _tear_spool(audit: Path) -> None:
 async def test_a_directory_that_was_lost_leaves_a_trace(tmp_path: Path) -> None:
     """The directory loses its unsent events.
 
-    The sequence numbers of these events are assigned to other events.
+    After the loss, the proxy assigns the sequence numbers of the lost events to other events.
     """
     async with whole_system(tmp_path, workers=1) as system:
         async with client_of(system) as client:

@@ -20,7 +20,7 @@ from proxy.config.values import parse_address, parse_network, parse_origin, pars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorSettings:
-    """The settings of one section for the tests."""
+    """A made-up section of settings, for the tests."""
 
     listen: tuple[Address, ...] = setting(default=("127.0.0.1:1",), address=True, doc="Where.")
     wait_seconds: float = setting(default=1.5, minimum=0.1, maximum=60, doc="How long.")

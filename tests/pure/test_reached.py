@@ -1,4 +1,4 @@
-"""Tests that a path reaches types, relations and operations as an enumeration of the schema does."""
+"""Tests that a path reaches the types, relations and operations that enumerating the schema also finds."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_overloads_that_return_different_types_are_indeterminate_and_named() -> 
 
 @dataclass(frozen=True)
 class Place:
-    """A position on a route, whose `kind` is service, one, many, value or end."""
+    """Position after the steps of a path; `kind` is service, one (object), many, value or end."""
 
     kind: str
     type: str | None = None
@@ -281,7 +281,7 @@ class Naive:
         return f"{kind} {simple}{'*' if collection else ''}".strip()
 
     def routes(self, most: int) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield each path of at most `most` segments, and the steps of the path as text."""
+        """Yield each path of at most `most` segments, together with the path's steps as texts."""
         reachable: list[tuple[list[str], list[str], Place]] = [([], [], Place("service"))]
         for _ in range(most):
             following = []

@@ -133,7 +133,7 @@ def test_messages_are_reached_by_each_contained_path_of_four_navigations() -> No
 def test_paths_behind_a_reference_come_if_they_are_asked_for() -> None:
     """A user's manager has the type directoryObject, which has no messages.
 
-    The owner of settings has the type user.
+    The relation `owner` of a user's settings leads to the type user, which has messages.
     """
     plain = templates(enumerated("/v1.0/me/messages", "GET"), RouteKind.PATH)
     found = templates(enumerated("/v1.0/me/messages", "GET", through_references=True), RouteKind.PATH)

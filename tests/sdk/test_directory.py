@@ -23,7 +23,7 @@ def spelled(path: str) -> str:
 
 
 def targets(harness: Harness, path: str) -> list[str]:
-    """Return the complete targets of the upstream's requests at a path."""
+    """Return the full targets of all requests that the upstream received for a path."""
     return [each.target for each in harness.system.graph.requests if spelled(each.path) == path]
 
 

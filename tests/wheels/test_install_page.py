@@ -1,7 +1,8 @@
 """Run docs/how-to/install.md from its first tested block to its last, as root of an empty machine.
 
-The simulated machine is this machine's root directory in namespaces, with all changes in memory, so no change
-stays. With the root directory of `.ci/in-debian`, the machine is a Debian with little more than Python.
+The simulated machine is this machine's root directory in Linux namespaces. All its changes are in memory, and
+none remain after the test. With the root directory of `.ci/in-debian`, the machine is a Debian with little
+more than Python.
 """
 
 from __future__ import annotations

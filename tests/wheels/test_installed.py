@@ -46,12 +46,12 @@ SECRETS: Final = {
 
 @pytest.fixture(params=["pure", "compiled"])
 def environment(request: pytest.FixtureRequest) -> Path:
-    """Return the environment in which one of the two wheels was installed."""
+    """Return the environment in which one of the two wheels (pure or compiled) was installed."""
     return Path(os.environ[f"GRAPHWARD_{request.param.upper()}"])
 
 
 def own_variables(**more: str) -> dict[str, str]:
-    """Return the environment variables of a process that finds no file of the checkout."""
+    """Return the environment variables for a process that can't import modules from the checkout."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
 
 

@@ -17,7 +17,10 @@ _SMALLEST_KEY: Final = 2048  # bits, RFC 7518 §3.5
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A private key and its certificate in PEM format. The key precedes the certificate."""
+    """A private key and its certificate in PEM format.
+
+    In the PEM text, the private key precedes the certificate.
+    """
 
     pem: bytes = field(repr=False)
     ends_at: float

@@ -21,7 +21,7 @@ class WorkloadIdentityProvider:
         return await self._entra.by_assertion(self._assertion())
 
     def _assertion(self) -> str:
-        """Read the token file at each call.
+        """Read the token file again each time an access token is fetched.
 
         The platform replaces the token file long before the token expires.
         """

@@ -7,7 +7,7 @@ from proxy.server.errors import Refusal
 
 
 class RequestHandler:
-    """Handler of one request, as seen by its client connection."""
+    """Handler of one request, with the methods that its client connection calls."""
 
     __slots__ = ()
 
@@ -16,7 +16,7 @@ class RequestHandler:
         raise NotImplementedError
 
     def request_body(self, chunk: bytes, last: bool) -> None:
-        """Process a piece of the request body; `last` ends the body."""
+        """Process a piece of the request body; if `last` is True, the piece is the last of the body."""
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
@@ -39,7 +39,7 @@ class RequestHandler:
         raise NotImplementedError
 
     def pause_response(self) -> None:
-        """Stop sending the response, because the response arrives faster than the client reads."""
+        """Pause the response, because the upstream sends it faster than the client reads it."""
         raise NotImplementedError
 
     def resume_response(self) -> None:

@@ -18,7 +18,7 @@ class ReadGate:
 
     The gate lets the transport read while no reason to pause applies.
 
-    The gate pauses the transport at the first reason, and resumes the transport when the last reason is
+    The gate pauses the transport when the first reason is added, and resumes it when the last reason is
     removed. If code gives the same reason to pause twice, the gate counts the reason once.
     """
 

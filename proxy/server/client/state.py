@@ -25,7 +25,7 @@ class State(Enum):
 
 
 class KeepAlive(Enum):
-    """Position of the current response on its connection: the last, or followed by other responses."""
+    """Place of the current response on its connection: the last response, or followed by others."""
 
     PERSIST = "persist"  # another response may follow it
     LAST = "last"  # the last response, as a head has announced; that stays true (RFC 9112 §9.6)

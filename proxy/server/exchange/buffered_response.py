@@ -71,7 +71,7 @@ class BufferedForRules(ResponseBody):
     def _passed_without_rules(self) -> bool:
         """Pass on the buffered part of the body if only rules that log need the body.
 
-        Return False if a filter, or a rule other than a log rule, needs the body.
+        Return False if a filter, or a rule other than a log rule, needs the response body.
         """
         if not self._sink.evaluation.decide_response_by_fallback():
             return False
@@ -119,7 +119,7 @@ class BufferedForRules(ResponseBody):
         pass_on(self._sink, self._response, body, last)
 
     def _filtered(self, body: bytes) -> tuple[bytes, bytes | None, tuple[str, ...]]:
-        """Return the decoded body, the filtered body, and the names of the transforms that removed something.
+        """Return the decoded body, the filtered body, and the names of the transforms that removed data.
 
         The filtered body is None if the rules hide nothing. A transform is effective if it removed something.
         """

@@ -1,8 +1,8 @@
 """Parse a refused request head, to find the sending application, the method and the target.
 
 A head with one fault is refused as a whole, but its Authorization field can still identify the application.
-The audit event of the refusal then names the application that sent the request head. The facts that this
-module parses never affect a forwarded request. The module `refused_head` does no input or output.
+So the audit event of the refused request can name the application that sent the request head. The facts that
+this module parses never affect a forwarded request. The module `refused_head` does no input or output.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def read_refused_head(received: bytes) -> RefusedHead:
 def _authorization(section: bytes) -> bytes | None:
     """Return the value of the only Authorization field.
 
-    Return None if there may be another Authorization field, or if the field is folded.
+    Return None if the header section may contain a second Authorization field, or if that field is folded
+    over lines.
     """
     if len(_ANY_AUTHORIZATION.findall(section)) != 1:
         return None

@@ -1,10 +1,11 @@
 """Parse an upstream response head and find where the response ends (RFC 9112 §6). Refuse invalid heads.
 
-httptools checks each field (`field_lines`). This module checks the status line and conflicts between fields.
-The module `response_head` does no input or output.
+httptools checks each field (`field_lines`). The module `response_head` checks the status line and conflicts
+between header fields. The module `response_head` does no input or output.
 
 The response heads of a service differ only in a few values. So the proxy parses each spelling of the
-unchanging parts of a head only once, and remembers the result. `bench/test_head.py` measures the time saved.
+unchanging parts of a head only once, and remembers the result. `bench/test_head.py` measures the time that
+these remembered parse results save.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ class Access(Enum):
 class TokenRequest:
     """A request for a token, from the request head until the response is sent.
 
-    The code for each kind of client proof ends the request by a method of this class.
+    The code that checks a client's proof (secret, certificate or key) calls a method of this class to end the
+    request.
     """
 
     __slots__ = ("client_id", "connection", "context", "finished", "head", "pending")
@@ -78,9 +79,9 @@ class TokenRequest:
     # Rate limits
 
     def wait_of_address(self) -> int:
-        """Return the seconds until the client's address may try again.
+        """Return the seconds until the client's address may request a token again.
 
-        Return 0 if the client's address is allowed to try now.
+        Return 0 if the client's address may request a token now.
         """
         context = self.context
         return context.failures_of_address.wait(network_of(self.pending.client_ip), context.deadlines.now)
@@ -90,7 +91,7 @@ class TokenRequest:
         context.failures_of_address.add(network_of(self.pending.client_ip), context.deadlines.now)
 
     def take_slot(self) -> bool:
-        """Take a slot for work that runs off the event loop.
+        """Reserve a slot for the check of a client's proof outside the event loop.
 
         If no slot is free, refuse the request and return False.
         """
@@ -147,7 +148,7 @@ class TokenRequest:
     def count_problem(self, problem: str, credential_id: str | None) -> None:
         """Count a refused proof of identity by its problem.
 
-        Store the problem and the credential in the event.
+        Store the problem and the credential in the pending audit event.
         """
         self.count_refusal()
         self.context.counters.values[CREDENTIAL_PROBLEMS_FIRST + _PROBLEMS.index(problem)] += 1
@@ -161,7 +162,7 @@ class TokenRequest:
     def refuse_unguessable(self, description: str, reason: str = "") -> None:
         """Refuse a client that tried to prove its identity by a key, and failed.
 
-        Nobody can guess a proof by a private key.
+        A client without the private key cannot guess a proof of possession.
 
         The failure counts only against the client's address. If the failure counted against the client id,
         attackers could block the client's correct secrets.
