@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Peer:
-    """Server in a comparison of servers, with the server's samples.
+    """One of the servers that the benchmark compares, with the samples measured on that server.
 
     `start` raises Missing if this machine can't run the server.
     """
@@ -57,7 +57,7 @@ class Peer:
 def measure(peers: Sequence[Peer], pace: Pace, check: Callable[[Server, Peer], None]) -> list[str]:
     """Measure the cost of the compared servers, and store the samples in each server's `Peer`.
 
-    Return a sentence for each peer that is missing.
+    Return a sentence for each server that was not measured because it is not installed.
     """
     missing: list[str] = []
     with ExitStack() as stack:
@@ -107,9 +107,10 @@ def cost_table(
     missing: Sequence[str],
     notes: Sequence[str] = (),
 ) -> Table:
-    """Return a table of the processor time of each peer.
+    """Return a table of the processor time that each compared server needs per request.
 
-    The cost of `subject` is divided by the cost of each peer, round by round, before the median is taken.
+    In each round, the cost of `subject` is divided by the cost of each compared server. The table shows the
+    median of these quotients.
     """
     measured = [peer for peer in peers if peer.samples]
     reference = next((peer for peer in measured if peer.name == subject), None)

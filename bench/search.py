@@ -102,7 +102,7 @@ async def build(directory: Path, count: int, settings: IndexSettings) -> None:
 async def ask(
     index: SearchIndex, text: str, span: tuple[int, int] | None
 ) -> tuple[list[tuple[float, float]], int]:
-    """Return wall and CPU milliseconds of each of three result pages, and the pages' number of events."""
+    """Search for three result pages; return each page's wall and CPU time in ms, and the event count."""
     from_ms, to_ms = span or (None, None)
     cursor, took, events = None, [], 0
     for _ in range(3):

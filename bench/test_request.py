@@ -1,4 +1,4 @@
-"""Measure a complete request through connection, exchange and upstream connection, without the kernel."""
+"""Measure how long the proxy takes for a complete request, with in-memory transports instead of sockets."""
 
 import asyncio
 import os

@@ -6,10 +6,10 @@ timestamp and the form of the signature, which are all in the request head. Afte
 head, the agent API reads the body up to its limit and verifies the signature. The agent API parses no body
 before it has verified the signature.
 
-Every response to a request with a valid signature is signed, including errors. So a proxy deletes no audit
-events because of a forged response from an intermediary. A response to a request without a valid signature is
-not signed. If every response were signed, a caller without the secret could obtain a signature for a request
-of its choice. So a 413 response has no signature, because the control plane did not read the request body.
+Every response to a request with a valid signature is signed, including errors. So a forged response from an
+intermediary cannot make a proxy delete audit events. A response to a request without a valid signature is not
+signed. If every response were signed, a caller without the secret could obtain a signature for a request of
+its choice. So a 413 response has no signature, because the control plane did not read the request body.
 """
 
 from __future__ import annotations

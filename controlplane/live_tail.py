@@ -4,8 +4,8 @@ Events are read and parsed once for all listeners.
 
 A live tail sends events in the order of their positions in the store. A listener that states the position of
 the last event it received then receives every later event. One task reads new events from the store while
-there is at least one listener. A listener that has not reached the newest event reads events from the store
-itself, until it has reached that event.
+there is at least one listener. While a listener is behind the newest event, the listener reads events
+directly from the store, not through the shared task.
 """
 
 from __future__ import annotations

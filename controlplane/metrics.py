@@ -61,7 +61,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Counts:
     """Counters and histograms that the process keeps in memory.
 
-    The counters start at 0 with the process, as Prometheus expects.
+    When the process starts, the counters start at 0, as Prometheus expects.
     """
 
     def __init__(self) -> None:

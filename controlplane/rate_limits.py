@@ -32,7 +32,7 @@ class ReportRate:
         self._spent_until: dict[Hashable, int] = {}
 
     def wait_seconds(self, sender: Hashable, now_ms: int) -> int:
-        """Count a report and return 0, or return the whole seconds for which the sender has to wait."""
+        """Count a report and return 0. If its sender reached the limit, return only the seconds to wait."""
         spent = max(now_ms, self._spent_until.get(sender, now_ms))
         if spent - now_ms > self._room_ms:
             return -(-(spent - now_ms - self._room_ms) // 1000)

@@ -41,7 +41,7 @@ def connection_of(request: web.Request) -> Connection:
 
 
 def of_any_name(path: str) -> str:
-    """Return a route such as `/apps/{app}` in a form that matches every name.
+    """Return a route such as `/apps/{app}` as a pattern in which every name matches `{app}`.
 
     The usual routes of aiohttp do not match names that contain braces.
     """

@@ -24,7 +24,7 @@ AUDIT_SECONDS: Final = 15
 
 @dataclass(slots=True)
 class Result:
-    """A row of the demo with its result for the client, for the upstream and in the audit trail."""
+    """One demo row, with the result that the client, the upstream and the audit trail show for the row."""
 
     row: Row
     heading: str  # heading of its group

@@ -2,9 +2,9 @@
 
 The verification computes each chain link from the link before it. The verification computes each block's
 digest from the block's events. A chain link that somebody kept outside the archive proves that the control
-plane made this chain. If the archive begins with the chain's first link, no archive object before the kept
-link is missing. If the archive begins with a link that an operator kept, no object is missing before that
-link.
+plane made this chain. If the archive begins with the first link of the chain, the link kept elsewhere proves
+that no earlier archive object is missing. An archive may also begin after a link that an operator kept; then
+objects from before that link do not count as missing.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
 
 
 def _note_purge(walk: _Walk, archived: ArchivedLink) -> None:
-    """Note the audit events that a purge deleted.
+    """Record which audit events a purge deleted.
 
     A noted purge explains why the archive lacks the purged events.
     """

@@ -44,7 +44,7 @@ NAMED_OPTIONS: Final = {"search": "--search", "sort": "--sort", "cursor": "--cur
 def page_members(
     search: str | None, sort: str | None, limit: int | None, cursor: str | None, *, as_json: bool
 ) -> dict[str, Any]:
-    """Return the members for search, sort and page in a request for a list.
+    """Return the JSON fields for search, sort and page in an API request for a list.
 
     A list that is printed as a table is always requested in pages.
     """

@@ -198,7 +198,7 @@ def _keys(api_key: str, hmac_secret: str) -> Iterator[str]:
 
 
 def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
-    """Return the effect of new keys on a proxy that enrolled itself, and the alternative to new keys.
+    """Explain what new keys change for a proxy that enrolled itself, and how to avoid setting new keys.
 
     Instead of receiving new keys, the proxy can enrol again.
     """

@@ -45,7 +45,8 @@ def rehearse(
 ) -> Iterator[Rehearsed]:
     """Test each ruleset that a plan adds or changes.
 
-    If a ruleset cannot be tested, a line gives the reason, and the missing test is not a failure.
+    If a ruleset cannot be tested, an output line gives the reason, but the dry run does not count this as a
+    failure.
     """
     texts = {(org.name, each.name): each for org in wanted.organisations for each in org.rulesets or ()}
     new_orgs = {each.name for each in changes if (each.kind, each.action) == ("organisation", "add")}

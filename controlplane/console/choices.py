@@ -25,7 +25,7 @@ class AppChoice:
 async def choice_of_apps(
     context: OperationContext, actor: Actor, org: str | None, chosen: str | None = None
 ) -> AppChoice:
-    """Return the first applications by name, and always include the chosen application."""
+    """Return the first applications by name, plus the chosen application if it is not among them."""
     found = await perform(list_all, context, actor, ListApps(org=org, limit=_MOST_OPTIONS))
     apps = list(found.apps)
     if chosen and found.next and chosen not in {each.app_id for each in apps}:

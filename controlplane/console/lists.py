@@ -56,7 +56,7 @@ class ListView:
 
 
 def list_members(request: PageRequest, default_sort: str = "name") -> dict[str, Any]:
-    """Return the members of a list request for the page that the URL names."""
+    """Return the JSON fields of an API request for a list, from the query of a console page's URL."""
     given = request.query.get
     return {
         "search": given("search") or None,

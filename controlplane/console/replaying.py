@@ -46,7 +46,8 @@ _WORDS: Final = {
 class _SoFar(msgspec.Struct, forbid_unknown_fields=True):
     """State of a replay that the form carries from each step to the next step.
 
-    An operator who edits the state in the form changes only the figures on the operator's own page.
+    An operator who edits the replay state in the form data changes only the figures on the operator's own
+    page.
     """
 
     draft: str
@@ -106,7 +107,7 @@ def effect(progress: Progress | None) -> Effect | None:
 async def of_last_day(
     context: OperationContext, actor: Actor, org: str, yaml: str, evaluated: Sequence[AppFacts]
 ) -> Progress | None:
-    """Replay the events of the applications' last day, and stop after a few seconds even if events remain.
+    """Replay the last day's events of the applications, and stop after a few seconds even if events remain.
 
     Return None if no applications are given, or if the control plane has no capacity for a replay.
     """
@@ -132,8 +133,8 @@ async def step(
 ) -> Progress:
     """Continue the replay whose state is in the form, or start a new replay.
 
-    `evaluated` lists the applications that use the ruleset. The replay evaluates the events of these
-    applications unless the form names another application.
+    `evaluated` lists the applications that use the ruleset. Unless the form names another application, the
+    replay evaluates the events of the applications in `evaluated`.
     """
     digest = sha256(yaml.encode("utf-8", "surrogatepass")).hexdigest()
     before = _so_far(form, digest) if form.get("do") == "replay-on" else None

@@ -96,7 +96,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The chart of the events that match a search, with its figures, shades and marks."""
+    """A chart of the events that match a search, with the figures, shades and marks of the chart."""
 
     chart: Markup
     table: Sequence[Figures]

@@ -31,7 +31,7 @@ _TRY_SECONDS: Final = 20.0
 def sinks(settings: Settings) -> list[Finding]:
     """Connect to each sink, and check how far each sink is behind the store.
 
-    The check sends nothing to webhooks, because people read the notices.
+    The check sends no test message to webhooks, because people would read it as a real notice.
     """
     found = [asyncio.run(_tried(settings, sink)) for sink in settings.event_sinks]
     return [*found, *_progress(settings)]

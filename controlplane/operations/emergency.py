@@ -3,8 +3,8 @@
 A stop lasts until an operator lifts the stop.
 
 Lifting an emergency stop needs a higher role than setting the stop. An editor may stop an application that
-causes damage. Only an admin may lift the emergency stop of an application, because an admin decides that it
-is safe again.
+causes damage. Only an admin may lift the emergency stop of an application, because an admin decides that the
+application is safe again.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ async def verification(
 async def verification_in_turn(
     context: OperationContext, actor: Actor, request: Verify
 ) -> AsyncGenerator[Progress | Verdict]:
-    """Yield the results of `verification`, but wait for running verifications of the same actor."""
+    """Yield the results of `verification` after running verifications of the same actor have ended."""
     if request.head is not None and request.org is None:
         raise InvalidRequest("head: also give org, the organisation that the chain link belongs to")
     known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}

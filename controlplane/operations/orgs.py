@@ -26,7 +26,7 @@ class OrgFacts(Response):
 class NewOrg(Response):
     """Response to the addition of an organisation.
 
-    The response to an addition has fewer members than other responses about an organisation.
+    The response to an addition has fewer JSON fields than other responses about an organisation.
     """
 
     org_id: str

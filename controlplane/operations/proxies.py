@@ -70,7 +70,7 @@ class AcknowledgeLosses(ProxyReference):
 
 
 class Acknowledged(Response):
-    """Counts of lost events that this request acknowledged."""
+    """Numbers of missing, repeated and implausible events that an API request acknowledged."""
 
     proxy_id: str
     name: str

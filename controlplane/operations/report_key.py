@@ -1,4 +1,4 @@
-"""Key pair that signs reports and manifests, derived from the master key, with a public half to show."""
+"""Derive from the master key the key pair that signs reports and manifests, and show its public half."""
 
 from __future__ import annotations
 

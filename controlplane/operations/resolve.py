@@ -1,4 +1,4 @@
-"""Resolve references of operators: find the row with the given id or name.
+"""Resolve the references that operators type: find the row with the given id or name.
 
 The resolver finds only rows that the actor may look at, so that the existence of other rows stays secret.
 Rows that the actor may not see do not make a name ambiguous, because the ambiguity would reveal that these

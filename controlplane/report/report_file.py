@@ -133,7 +133,7 @@ def _signed(payload: bytes) -> SignedReport:
 
 
 def _difference(payload: bytes, before: bytes | None) -> str:
-    """Describe the first line of the page that differs from its signed data, or return an empty text."""
+    """Describe the first line at which a report page differs from its signed data; "" if none is found."""
     if before is None:
         return ""
     try:

@@ -16,8 +16,8 @@ class ResourceClass(NamedTuple):
     A request belongs to a resource class if its path reaches schema elements of the class, or contains a word
     of the class.
 
-    If `at_end` is True, only the end of the path counts. So `/users/{id}/messages` belongs to the mail class,
-    not to the users class.
+    If `at_end` is True, only the last resource in the path determines the class. So `/users/{id}/messages`
+    belongs to the mail class, not to the users class.
     """
 
     name: str

@@ -81,7 +81,7 @@ def read_key(text: str) -> str:
 
 
 class Claimed(msgspec.Struct):
-    """Members that every payload has, and that a reader needs before it checks the signature."""
+    """JSON fields that every signed payload has, and that a reader needs before it checks the signature."""
 
     kind: str
     key: str

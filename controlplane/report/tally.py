@@ -37,7 +37,7 @@ _FIRST_ERROR: Final = 400
 
 
 class Seen(msgspec.Struct, rename="camel", gc=False):
-    """The members of an audit event that a report reads."""
+    """Parsed audit event with only those JSON fields that an audit report needs."""
 
     id: str
     time: Annotated[datetime, msgspec.Meta(tz=True)]

@@ -520,8 +520,9 @@ def _pairs(fields: Sequence[str]) -> str:
 
     Each pair has the number of a field, and a value of the event in that field.
 
-    Each event's array ends with an extra pair, whose number is one above the number of the last field. Every
-    event has exactly one extra pair, so the number of extra pairs is the number of events.
+    The SQL array of each event ends with an extra pair, whose number is one above the number of the last
+    field. The SQL array of each event has exactly one extra pair, so the number of extra pairs is the number
+    of events.
     """
     pairs = []
     for number, name in enumerate(fields):
@@ -551,7 +552,8 @@ async def _widening(
 def _spans(query: SearchQuery, before: Key | None) -> list[int]:
     """Return the start times of ever longer time spans, which all end with the newest requested event.
 
-    The list does not contain the span that covers all time.
+    The result does not contain the start of the whole requested time span. The caller runs the query over
+    that span last.
     """
     ends = [time.time_ns() // 1_000_000, query.to_ms, None if before is None else before[0]]
     newest = min(each for each in ends if each is not None)
@@ -573,7 +575,10 @@ def _count(buckets: Sequence[tuple[int, int]]) -> int:
 
 
 def _token_of(events: Sequence[Event]) -> str:
-    """Return a token for a write. Writes of the same events always have the same token."""
+    """Return a token that identifies a write to ClickHouse by its events.
+
+    Writes of the same events always have the same token.
+    """
     digest = hashlib.sha256()
     for event in events:
         digest.update(b"%d %b %b" % (event.position, event.org_id.encode(), event.body))

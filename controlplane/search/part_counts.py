@@ -141,7 +141,7 @@ def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """A span of time, divided into full units with stored counts and the incomplete units at both ends."""
+    """A time span, divided into full time units with stored counts and an incomplete unit at each end."""
 
     first: int
     end: int

@@ -150,7 +150,7 @@ def _equals(field: Field, text: str) -> Condition:
 
 
 def _have(terms: Sequence[str], *, prefix: bool = False) -> Condition:
-    """Return the condition that the event has all of these words or values.
+    """Return the condition that an event contains all the words or values in `terms`.
 
     With `prefix`, the last word or value matches each word or value of the event that begins with it.
     """

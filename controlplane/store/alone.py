@@ -21,8 +21,9 @@ class InUse(StoreError):
 class Alone:
     """A lock on the SQLite file itself. The kernel releases the lock when the process ends.
 
-    This lock is an flock, and is independent of SQLite's own locks. Close this lock after all connections to
-    the file are closed: closing the file also releases SQLite's locks on the file.
+    The class `Alone` uses an flock, which is independent of the locks that SQLite itself takes. Close this
+    lock after all connections to the file are closed: closing the file also releases SQLite's locks on the
+    file.
     """
 
     leads = True

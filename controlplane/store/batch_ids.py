@@ -4,8 +4,8 @@ The code of this module does no I/O itself.
 
 The store accepts a batch id only once. After 48 hours, a batch id that was used is refused for ever. A proxy
 of this project makes a batch id as a UUIDv7, which begins with the time at which the id was made. The store
-keeps a UUIDv7 batch id for some days. Later, the store refuses this batch id, because the time in the id is
-old. The store keeps a batch id without a time for years.
+keeps a UUIDv7 batch id for some days. Later, the store refuses a UUIDv7 batch id because the id contains an
+old time. The store keeps a batch id without a time for years.
 
 No events are lost if a batch arrives for the first time under an id that is too old. After the refusal of a
 batch id, the proxy sends the events of the batch under a new batch id.

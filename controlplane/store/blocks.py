@@ -57,7 +57,7 @@ def add_blocks(
 ) -> tuple[int, int]:
     """Store the events of the batch whose ids the store does not have yet.
 
-    Return the number of the stored events, and the position of the first of them.
+    Return the number of stored events, and the position of the oldest stored event.
     """
     dialect = connection.dialect
     position = connection.first_position(len(batch.events))
@@ -204,8 +204,8 @@ def hidden_event(
     """Return the index and id of the block's first event that searches can't find.
 
     Searches can't find an event if its id is not in the table of ids, or if its time lies outside the block's
-    time span. After purges, the time span of a block may be wider than its events. `body` is the block's body
-    in its stored form.
+    time span. After purges, the stored time span of a block may be wider than the time span of its remaining
+    events. `body` is the block's body in its stored form.
     """
     events = [(at, event) for at, event in enumerate(_kept(body)) if event is not None]
     dialect = connection.dialect
@@ -320,7 +320,7 @@ def _purge_block(
     connection: Connection, org_id: str, position: int, body: bytes, ends: tuple[int, int],
     limit: int, chain: Chain,
 ) -> int:  # fmt: skip
-    """Delete the block's events that happened before the first time in `ends` or after the second."""
+    """Delete the block's events that happened before the first time, or after the second time, in `ends`."""
     kept, events = _kept(body), events_of(body)
     times = {at: milliseconds(event.time) for at, event in enumerate(kept) if event is not None}
     before_ms, latest_ms = ends
@@ -400,8 +400,7 @@ def correct_receipts(connection: Connection, org_id: str, now_ms: int) -> int:
 
     Return the number of blocks whose receipt times were changed.
 
-    These receipt times are in the future, because the control plane's clock was ahead when the blocks
-    arrived.
+    A receipt time can lie in the future if the control plane's clock was ahead when the block arrived.
     """
     return connection.count(
         "UPDATE receipts SET received_ms = ?1 WHERE org_id = ?2 AND received_ms > ?1 + ?3",

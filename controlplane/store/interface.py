@@ -957,8 +957,8 @@ class Purges:
     def until_ms(self) -> int:
         """Return a time after which no purged event happened, according to the times in the events.
 
-        Each purged event was older than the shortest retention. Each purged event also happened before its
-        receipt, unless a clock was ahead.
+        Each purged event was older than the shortest retention. Unless the clock of a proxy was ahead, each
+        purged event happened before the control plane received it.
         """
         return min(self.received_ms + MOST_AHEAD_MS, self.last_ms - RETENTION_MS["base"])
 
@@ -1014,7 +1014,7 @@ class LinkSpan(NamedTuple):
 class GivenOut:
     """A range of events that an index or an archive writes together.
 
-    The store saves the range before the first attempt to write the events of the range.
+    Before an index or archive first tries to write the events of a range, the store saves the range.
     """
 
     after: int
@@ -1056,7 +1056,7 @@ class AuditStore(OutboxStore, Protocol):
     async def blocks_between(
         self, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
     ) -> BlockSlice:
-        """Return some MB of the organisation's events from about the given times, the latest blocks first."""
+        """Return a few MB of events from about the given time range, beginning with the latest blocks."""
 
     async def count_between(self, org_id: str, from_ms: int, to_ms: int) -> int:
         """Return the approximate number of the organisation's events between two points in time."""
@@ -1134,10 +1134,10 @@ class ArchiveSource(Protocol):
 
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def fix_range(self, archive: str, after: int, upto: int) -> int:
-        """Save the end of the range that the archive writes after the position, and return the saved end.
+        """Save the end of the range of events that an archive writes next, and return the saved end.
 
-        If the end of this range was saved before, return the saved end, until the archive requests a
-        different range.
+        If an earlier call saved an end for the same range, return that end. The store keeps the end until the
+        archive requests a different range.
         """
 
 
@@ -1182,8 +1182,8 @@ class RegistryStore(Protocol):
     change.
 
     The `find_` methods return the rows whose id or name is exactly the given reference. The reference of an
-    application can also be its client id. A name is unique within an organisation. If no organisation is
-    given, several rows may have the name.
+    application can also be its client id. Within an organisation, two objects of one kind never have the same
+    name. If no organisation is given, several rows may have the name.
     """
 
     async def add_org(self, org: Org) -> None: ...
@@ -1222,8 +1222,8 @@ class RegistryStore(Protocol):
     async def hands_of_proxies(self) -> Mapping[str, str]:
         """Return, by proxy id, the holder of the keys of each proxy that is in use.
 
-        All proxies of one enrolment token have the same holder of keys. A proxy that an operator added
-        without an enrolment token is its own holder of keys.
+        Proxies that enrolled with the same enrolment token count as one holder of keys. A proxy that an
+        operator added without an enrolment token is its own holder of keys.
         """
 
     async def find_proxies(self, reference: str) -> list[Proxy]: ...
@@ -1329,7 +1329,7 @@ class RegistryStore(Protocol):
     async def master_key_check(self, sealed: bytes) -> bytes:
         """Return the store's check text, which was encrypted with the store's master key.
 
-        At the first start with a new store, save `sealed` as the check text.
+        If the store is new, first save the parameter `sealed` as the check text.
         """
 
     async def has_master_key(self) -> bool:
@@ -1449,7 +1449,7 @@ class OperatorStore(Protocol):
         """Set the password of an operator, which ends the operator's sessions."""
 
     async def set_operator_enabled(self, operator_id: str, enabled: bool) -> None:
-        """Enable or disable an operator. The change ends the operator's sessions.
+        """Enable or disable an operator. Enabling or disabling an operator ends the operator's sessions.
 
         Raise Conflict if the change would leave no admin over all organisations.
         """
@@ -1528,8 +1528,7 @@ class OperatorStore(Protocol):
     async def forgive_attempt(self, keys: SignInKeys) -> None:
         """Delete the newest sign-in attempt, because the sign-in succeeded.
 
-        Earlier failed sign-ins with this name from this address no longer count for the pair of name and
-        address.
+        Earlier failed sign-ins with the same user name and address no longer count against that pair.
         """
 
 
@@ -1546,7 +1545,7 @@ class UsageStore(Protocol):
 
 
 class ListStore(Protocol):
-    """Storage whose lists are returned page by page."""
+    """Storage that returns organisations, proxies, applications and other objects as pages of a list."""
 
     async def list_orgs(self, query: ListQuery) -> ListPage[Org]: ...
     async def list_proxies(
@@ -1697,8 +1696,9 @@ class Store(
     async def together(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         """Make all changes of `work` in one transaction: if one change fails, no change is made.
 
-        `work` must use the store in its argument, and must wait for no other operation. `work` runs again if
-        the connection to the database was lost before anything was committed.
+        The function `work` must use the store that it receives as an argument, and must wait only for
+        operations of that store. `work` runs again if the connection to the database was lost before anything
+        was committed.
         """
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Pages of the registry's lists, in SQL that all engines share: the ids of a page's rows, and their order."""
+"""SQL, for all database engines, that selects the ids and the order of the rows on one page of a list."""
 
 from __future__ import annotations
 
@@ -167,7 +167,8 @@ def _conditions(source: Source, query: ListQuery, dialect: Dialect) -> Iterable[
 def part_of(column: str) -> str:
     """Return the SQL condition that the column contains a text.
 
-    The function `pattern` converts the searched text to the parameter of this condition.
+    The caller must convert the searched text with the function `pattern`, and pass the result as the
+    parameter of the SQL condition.
     """
     return f"lower({column}) LIKE ? ESCAPE '!'"
 

@@ -6,8 +6,8 @@ thread.
 A look-up of a row by its key takes some microseconds. A change to another thread and back takes ten times as
 long as a look-up by a key. So the event loop has its own database connection for look-ups by keys. A single
 statement that is not a look-up by a key reads through the library aiosqlite. A job is a function that runs in
-one thread, so all its SQL statements can read one state of the database. So a job changes threads only a few
-times, and no other job runs between its statements.
+one thread, so all its SQL statements can read one state of the database. A job therefore causes few changes
+of threads, and no other job runs between the statements of the job.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time share one
 commit, because each commit costs an fsync and a change of threads. If a job of the group fails, the store
@@ -197,7 +197,7 @@ class SqliteDatabase:
     def _commit(self, group: Sequence[_Waiting]) -> list[Any]:
         """Commit a group of jobs together, and return the result of each job.
 
-        If the disk is full, the store tries the jobs that must succeed again, without the other jobs.
+        If the disk is full, the store runs again only the jobs that must succeed even on a full disk.
         """
         results = _commit(self._writer, [waiting.job for waiting in group])
         if not any(map(_is_full, results)):
@@ -234,8 +234,8 @@ def _read(connection: SqliteConnection, job: Job[T]) -> T:
 def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]:
     """Return the outcome of each job: the job's result, or the exception that rolled the job back.
 
-    The first attempt uses no savepoint for each job, which saves a tenth of the time, because few jobs fail.
-    If a job of the group fails, the store runs all jobs of the group again, each job with its own savepoint.
+    The first attempt sets no savepoints, because jobs seldom fail. This saves a tenth of the time. If a job
+    of the group fails, the store runs all jobs of the group again, each job with its own savepoint.
     """
     results = _attempt(connection, jobs, _run_bare)
     if len(jobs) > 1 and isinstance(results, Exception):

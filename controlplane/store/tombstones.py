@@ -203,7 +203,7 @@ class TombstoneTables:
         return list(map(_tombstone, rows))
 
     async def purge_tombstones(self, now_ms: int, log_kept_ms: int) -> int:
-        """Remove the tombstones that no stored event and no kept line of the operator log names."""
+        """Remove each tombstone if no stored event and no kept operator log line names its deleted object."""
 
         def job(connection: Connection) -> int:
             rows = connection.rows(f"{_FOUND} WHERE deleted_ms < ?", (now_ms - _LATE_MS,))
@@ -291,7 +291,7 @@ def _acknowledge_losses(connection: Connection, org: Tombstone) -> None:
 
 
 def _is_over(connection: Connection, dead: Tombstone, now_ms: int, log_from_ms: int) -> bool:
-    """Return whether no stored data names the tombstone any more."""
+    """Return whether no stored data refers to the deleted object of a tombstone any more."""
     if dead.kind == "operator":
         return dead.deleted_ms < log_from_ms
     if dead.retention is not None and dead.deleted_ms >= now_ms - RETENTION_MS[dead.retention]:

@@ -18,7 +18,7 @@ _ANY: Final = ("{any}", "*")  # stand for any key and any relation in the label 
 
 @dataclass(frozen=True, slots=True)
 class ClosedGap:
-    """A policy gap, closed in this release, that a recorded request used.
+    """A policy gap that this release closes, and that a recorded request used.
 
     `cause` describes how the current release evaluates the recorded request. `method` and `path` describe an
     allow rule that would match the recorded request. `method` and `path` are empty if a rule refuses the
@@ -36,7 +36,7 @@ class ClosedGap:
 
 
 def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
-    """Return the closed gap if a further request that `asked` implies made the verdict stricter."""
+    """Return the closed gap if a further request, implied by `asked`, made the verdict stricter."""
     cause, _, request = decision.implied.partition(": ")
     method, _, target = request.partition(" ")
     if not target:
@@ -52,7 +52,7 @@ def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
 
 
 def gap_of_key(rules: CompiledRuleset, method: str, target: Target) -> ClosedGap | None:
-    """Return the closed gap if a rule no longer mistakes the name of an operation for an object id."""
+    """Return the policy gap that this release closes by no longer taking an operation's name for an id."""
     for rule_id, pattern, operation in _operations(rules, method, target):
         cause = f"`{rule_id}` no longer takes the operation {operation} for a key"
         return ClosedGap(cause, method, pattern)

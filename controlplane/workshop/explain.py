@@ -1,8 +1,8 @@
 """Explanation of a verdict: the rules in the order in which they are tried, and each condition's result.
 
 The explained verdict is the verdict that `Plan.decide` returns. The explanation uses the same compiled rules
-as the proxy, so the same checks evaluate each part of a rule. If facts of the request or its response are
-unknown, the explanation has every verdict that a possible request would get.
+as the proxy, so the same checks evaluate each part of a rule. If facts of the request or response are
+unknown, the explanation lists each verdict that the possible values of these facts lead to.
 """
 
 from __future__ import annotations
@@ -262,7 +262,10 @@ class Explainer:
     def _response_account(
         self, reading: Reading, request: PartlyKnownRequest, whole: Plan, response: ResponseFacts
     ) -> Account:
-        """Explain the response rules, after the one decision that all request interpretations give."""
+        """Explain how the response rules evaluate the response.
+
+        Before, all interpretations of the request must have given one decision.
+        """
         plan = self._plan_of(reading, request)
 
         def decided() -> Decision | None:
@@ -334,8 +337,8 @@ class Explainer:
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
         """Return the response rules that block before a response exists, with the rules tried before them.
 
-        `Plan.decide` evaluates response rules that block before a response exists together with the request
-        rules. Return nothing if no response rule blocks before a response exists.
+        `Plan.decide` evaluates the request rules together with the response rules that block before a
+        response exists. Return nothing if no response rule blocks before a response exists.
         """
         report: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):
@@ -351,7 +354,7 @@ class Explainer:
     def _before_a_response(self, considered: _Considered, request: RequestFacts) -> Iterator[Attempt]:
         """Yield each response rule that can be evaluated from the request alone.
 
-        Stop at the first rule that needs the response.
+        Stop at the first rule that can be evaluated only with the response.
         """
         for index, rule in enumerate(self._ruleset.rules):
             if rule.when != "response" or rule.verdict == "log_only":
@@ -646,7 +649,7 @@ def _values(condition: Condition, request: RequestFacts, response: ResponseFacts
 
 
 def _text(value: object) -> str:
-    """Return a value of a condition in the spelling of JSON and YAML."""
+    """Return the text of a condition's value as JSON and YAML write it, such as `true` or `null`."""
     if isinstance(value, Composite):
         return "(an object or array)"
     if value is None:

@@ -49,7 +49,7 @@ class Foreseen:
 
     @property
     def possible(self) -> tuple[Outcome, ...]:
-        """The expected outcome, or several outcomes if the HAR file lacks facts for the verdict."""
+        """The outcome that a rule should produce; several outcomes if the HAR file lacks needed facts."""
         return (self.outcome,) if isinstance(self.outcome, Outcome) else self.outcome.possible
 
     @property
@@ -65,7 +65,10 @@ class Foreseen:
 
 
 def by_outcome(foreseen: Iterable[Foreseen]) -> list[list[Foreseen]]:
-    """Group exchanges by outcome: blocked, unclear, allowed. Larger groups come first in each outcome."""
+    """Group exchanges by outcome: blocked, unclear, allowed.
+
+    Among groups with equal outcomes, larger groups come first.
+    """
     groups: dict[Outcome | Unclear, list[Foreseen]] = {}
     for one in foreseen:
         groups.setdefault(one.outcome, []).append(one)
@@ -200,7 +203,7 @@ def _by_place(observed: Observations, exchanges: Sequence[Exchange]) -> _ByPlace
 
 
 def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
-    """Return the body members of each writing method of a pattern, if all bodies of the method are known."""
+    """Return the body fields for each path pattern and writing method, if all request bodies are known."""
     found = {
         place: members_of(exchange for _, exchange in seen)
         for place, seen in by_place.items()
@@ -210,7 +213,7 @@ def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
 
 
 def _filters(by_place: _ByPlace) -> dict[Place, Filter]:
-    """Return a filter for each pattern and method whose requests all named the properties that they need.
+    """Return a suggested filter for each path pattern whose GET requests all select properties by name.
 
     A suggested filter is used only if it leaves every recorded response unchanged. A filter for one method
     ignores requests of other methods to the same path.

@@ -26,7 +26,7 @@ _MOST: Final = 100  # requests implied by one request
 
 
 def implied_by_traffic(method: str, target: Target, body: bytes | None) -> Iterator[tuple[str, Target]]:
-    """Yield each further request that rules must allow together with the request: method and target."""
+    """Yield method and target of every further request that the given request implies."""
     left = _MOST
     waiting = [(method, target, body)]
     while waiting and left:
@@ -55,7 +55,7 @@ def _implied(method: str, target: Target, body: bytes | None) -> list[Implied]:
 
 
 def _likely(implied: Implied) -> list[Way]:
-    """Return the most likely way to send an implied request, with its first method.
+    """Return the most likely address, with the first method, of a request that recorded traffic implies.
 
     If the base path ends with a collection, the path gets an object id after the base path.
     """

@@ -101,11 +101,11 @@ def routes_of(
     limit: int = MAX_REQUESTS,
     root: str = GRAPH_ROOT,
 ) -> RoutesReport:
-    """Return the open routes for each rule, or only for the rule with the id `only`.
+    """Return the routes that bypass each rule, or only those that bypass the rule with the id `only`.
 
-    If `model` is None, only the routes that a path itself shows are tried. If `model` is None, a ruleset with
-    rules about schema elements gets an empty report. `root` is the root path of the service that the model
-    describes.
+    Without a schema (`model` is None), the function tries only the routes that the rule's path alone reveals.
+    If `model` is None, a ruleset with rules about schema elements gets an empty report. `root` is the root
+    path of the service that the model describes.
     """
     limit = min(limit, _MAX_WORK // (len(ruleset.rules) + 1))
     if model is None and needs_schemas(ruleset):
@@ -214,7 +214,7 @@ class _Examination:
         return compile_ruleset(changed, schemas=self._schemas)
 
     def _routes(self, index: int, rule: Rule) -> Iterator[Route]:
-        """Yield each route to one of the rule's schema elements once."""
+        """Yield, without repetition, each route to a schema element that the rule names."""
         seen: set[tuple[RouteKind, str]] = set()
         known: set[tuple[Thing, tuple[str, ...]]] = set()
         methods = frozenset(method.upper() for method in rule.match.methods)
@@ -234,7 +234,7 @@ class _Examination:
         return enumeration.routes(named, methods)
 
     def _holds_at_its_own_path(self, index: int, rule: Rule, compiled: CompiledRuleset) -> bool:
-        """Return True if the rule decides some request at its own paths as strictly as its verdict says."""
+        """Return True if the rule's verdict has its full effect on some request at the rule's own paths."""
         for named in self._named[index]:
             for example in own_examples(named, rule.match.methods):
                 decision = self._decided(example, compiled)
@@ -285,7 +285,7 @@ class _Examination:
         return rule.transforms is None or _hides_at(decision.transforms, rule.transforms, place)
 
     def _closing_match(self, things: list[Thing]) -> str:
-        """Return the text of a `match` that closes all routes to the schema elements; "" without schema."""
+        """Return a `match` text that closes all routes to the schema elements; "" without a schema."""
         if self._graph is None:
             return ""
         operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)
@@ -302,7 +302,7 @@ class _Examination:
     # Navigations that an allow or a filter passes.
 
     def _passing(self, index: int, rule: Rule, compiled: CompiledRuleset) -> Iterator[Passing]:
-        """Yield the navigations that a rule does not name, but that it lets requests read by `$expand`."""
+        """Yield each navigation that a rule does not name, but lets a request read by `$expand`."""
         methods = {method.upper() for method in rule.match.methods}
         if rule.verdict == "block" or rule.when == "response" or (methods and "GET" not in methods):
             return
@@ -325,7 +325,7 @@ class _Examination:
                     yield Passing(name, example, hidden_by)
 
     def _hiding(self, index: int, edge: Edge, decision: Decision) -> Iterator[int]:
-        """Yield the rules that hide the target of a navigation in other requests, but not in the example."""
+        """Yield each rule that hides a navigation's target but had no part in the example's decision."""
         for at, rule in enumerate(self._ruleset.rules):
             methods = {method.upper() for method in rule.match.methods}
             if at == index or rule.verdict not in ("block", "filter") or rule.id in decision.rule_ids:
@@ -342,7 +342,7 @@ class _Examination:
 
 
 def own_examples(named: NamedThing, methods: tuple[str, ...]) -> Iterator[Example]:
-    """Yield requests at each address that the rule itself names, and at one object of each collection."""
+    """Yield an example request to each address that a rule names, and to one object of each collection."""
     address = (*named.prefix, *named.address)
     for method in methods or ("GET", "POST"):
         for segments in (address, (*address, SAMPLE_ID)) if named.many else (address,):

@@ -86,8 +86,8 @@ class ControlPlane:
     ) -> None:
         """`present` returns the identity for each call, or raises CallFailed if the proxy has no identity.
 
-        `refused` receives an identity that the control plane does not accept. If `require_signed` is True, a
-        response counts only if it is signed for the sent request.
+        If the control plane does not accept an identity, the callback `refused` is called with that identity.
+        If `require_signed` is True, a response counts only if it is signed for the sent request.
         """
         # Number of responses without a signature, by the last part of the path.
         self.unsigned: Counter[str] = Counter()
@@ -105,7 +105,7 @@ class ControlPlane:
         return await self._call("POST", url, body, {"Content-Type": "application/json"}, max_bytes)
 
     def proves_unchanged(self, response: Response, version: str) -> bool:
-        """Return True if the response is a 304 that is signed for exactly this version."""
+        """Return True if the response is a 304 with a valid signature for the given content version."""
         signature = response.headers.get(UNCHANGED_HEADER, "")
         if response.identity is None:
             return False

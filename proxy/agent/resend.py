@@ -1,9 +1,9 @@
 """Resender of quarantined batches whose files an operator has moved to `resend/`.
 
 The directory in which a batch's file lies shows the result of sending the batch again. The file of a batch is
-deleted once the control plane has the batch. If the control plane refused the batch again, the file is back
-in `rejected/`, with the new response. The file of a batch stays in `resend/` until the agent has the result
-of sending the batch.
+deleted once the control plane has the batch. If the control plane refused the batch again, the agent moves
+the batch's file back to `rejected/` and adds the new response. The file of a batch stays in `resend/` until
+the agent has the result of sending the batch.
 """
 
 import asyncio

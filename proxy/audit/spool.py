@@ -527,7 +527,7 @@ def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
 
 
 def _populate(mapped: mmap.mmap) -> None:
-    """Cause the page faults of mapped memory now, in steps. Each step holds the interpreter lock."""
+    """Cause the page faults of mapped memory now, in steps. Other threads can run only between two steps."""
     for offset in range(0, len(mapped), _POPULATE_STEP):
         length = min(_POPULATE_STEP, len(mapped) - offset)
         try:

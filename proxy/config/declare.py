@@ -57,7 +57,7 @@ class Tables:
 
     @property
     def top(self) -> str:
-        """The name with which the path of each key in the array of tables begins."""
+        """The section of the array of tables; the name of the array if it is outside all sections."""
         return self.section or self.name
 
     @property

@@ -27,7 +27,7 @@ _CREDENTIALS_REQUIRED: Final = 407
 class EgressProblem(Enum):
     """Reason why the proxy cannot reach a host through the egress proxy.
 
-    The proxy's error response shows the reason to applications.
+    An application sees the reason in the error response of the proxy.
     """
 
     UNREACHABLE = "the egress proxy can't be reached"

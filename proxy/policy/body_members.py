@@ -3,11 +3,11 @@
 - The check compares member names without regard to letter case, as in conditions. Each occurrence of a
   member name counts.
 - The check ignores `@odata.type`, which states the type of an object and writes nothing. The check also
-  ignores `NAME@odata.type` of a listed NAME. All annotations except these two kinds count as members. For
-  example, a rule must list `members@odata.bind` by that name.
-- `passwordProfile.password` lists one member of an object. A text, a number or null in the place of the
-  object writes the whole object, and counts as an unlisted member. If the member is an array, each item of
-  the array counts as such an object.
+  ignores the annotation `NAME@odata.type` if the rule lists the member NAME. Every other annotation counts as
+  a member: for example, a rule must list `members@odata.bind` by that name.
+- The entry `passwordProfile.password` lists one member of the object `passwordProfile`. A text, a number or
+  null in place of the object writes the whole object, and counts as an unlisted member. If `passwordProfile`
+  is an array, the check examines each item of the array like the object.
 - An empty body, `null` and `{}` have no members. A body that is only a bare value or text counts as one
   member.
 """

@@ -3,8 +3,8 @@
 An *interpretation* is one way in which a server may read a target. For example, a server may decode before it
 splits, or treat a backslash as a slash. A verdict must hold for every interpretation of the target that the
 upstream may use (`Interpretations`). An interpretation that the upstream never uses is not by itself a reason
-to refuse a request. An interpretation that the upstream never uses affects only rules that spell out its path
-segments.
+to refuse a request. An interpretation that the upstream never uses affects a rule only if the rule spells out
+the path segments of that interpretation.
 
 In the module `canonical`, a `Reading` object holds one interpretation of a request target. In one
 interpretation, a resource may have several *names*: a file has a name by its path and a name as an item. A
@@ -212,7 +212,8 @@ class Target:
     def options(self) -> dict[str, tuple[str, ...]]:
         """Query options of the target by `option_name`.
 
-        Each query option has every occurrence of its name, and every interpretation of its values.
+        The values of a query option come from every occurrence of its name, in every interpretation of the
+        query.
         """
         options = self._options
         if options is None:
@@ -251,7 +252,9 @@ _NOT_PRINTABLE: Final = "the target is not printable ASCII; encode any other cha
 
 
 def canonicalise(target: str, taken: int = GRAPH) -> Target:
-    """Return the target with all its interpretations. The upstream uses only the interpretations `taken`.
+    """Return the target with all its interpretations.
+
+    The bits of `taken` select the interpretations that the upstream uses.
 
     Raise MalformedTarget if the target has no interpretation.
     """
@@ -427,7 +430,7 @@ _known_readings: Final[BoundedMemo[str, tuple[Reading, ...]]] = BoundedMemo(_MOS
 
 
 def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple[tuple[Reading, ...], int]:
-    """Return the interpretations of a request path, and the segment count of all their names."""
+    """Return the interpretations of an unusual request path, and the total segment count of their names."""
     if not path.startswith("/"):
         raise MalformedTarget("the request target does not begin with a slash")
     if path.count("/") > MAX_SEGMENTS:
@@ -471,10 +474,10 @@ def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
 
 
 def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
-    """Return the index of the first segment in which `names` differ from all certain names.
+    """Return the index of the first segment that distinguishes `names` from all names that are certain.
 
-    Return 0 if a name is only the beginning of a certain name, because no segment then distinguishes these
-    names.
+    Return 0 if one of `names` is only the beginning of a certain name, because then no segment distinguishes
+    the two names.
     """
     least = MAX_SEGMENTS
     for name in names:
@@ -610,7 +613,7 @@ def _each(
 ) -> list[_Segments]:
     """Apply the function `change` to each variant of a path.
 
-    Return the changed variants, with `kind` added to each.
+    Return only the variants that the function changed, with the bits of `kind` added to each variant's kind.
     """
     changed: list[_Segments] = []
     for before in variants:
@@ -646,7 +649,7 @@ def _without_matrix_parameters(variant: _Segments) -> _Segments:
 def _at_semicolons(variant: _Segments) -> _Segments:
     """Remove path parameters (after a semicolon) from each segment, even inside a key or a function call.
 
-    A server that does not parse object keys may remove such a parameter.
+    A server that does not parse object keys may remove a path parameter inside a key.
     """
     cut = [text.partition(";")[0] for text in variant.texts]
     if cut == variant.texts or cut == _without_matrix_parameters(variant).texts:
@@ -723,7 +726,8 @@ def _resolved(texts: Iterable[str]) -> list[str]:
 def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
     """Return every combination of the segments' interpretations.
 
-    Each combination has all names of the resource in these interpretations.
+    Each returned combination contains all names of the resource under the segment interpretations of that
+    combination.
 
     The path `items/x:/permissions/a.txt` names the file `a.txt`, so no rule for permissions may allow it. No
     wildcard for an id matches the segments `x:` or `root:`. A rule for permissions may block the path
@@ -872,7 +876,7 @@ def _written_out(
 ) -> list[str]:
     """Replace the parameter aliases in the values of query options (OData 4.01 part 2 §5.3).
 
-    Repeat the replacement for each interpretation of a parameter alias.
+    If an alias has several interpretations, the result contains one value for each interpretation.
 
     `room` is the maximum total length of the result, in characters.
     """

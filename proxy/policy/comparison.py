@@ -34,7 +34,9 @@ class Comparison(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
-    """A condition of a rule, which holds if all its tests hold for the value `name` of `source`.
+    """A condition of a rule.
+
+    The condition is true if all its tests are true for the value `name` of `source`.
 
     `name` is empty if `source` is `status`.
     """

@@ -151,7 +151,7 @@ class RequestFacts:
         return self._read().values(path, cost)
 
     def look(self, count: int) -> None:
-        """Count values of the request's body that a rule examines.
+        """Count `count` values that a rule examines in the request body.
 
         Raise MalformedBody if all rules together examine too many values.
         """

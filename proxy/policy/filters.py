@@ -6,11 +6,11 @@ The filter follows these rules:
   top-level array have no names, and may be the hidden property itself. The filter refuses such a response.
 - The filter hides or keeps an annotation (`mail@odata.type`, `members@delta`) together with its property.
 - Under an allow list, the filter removes the annotations of an object itself, because `@odata.id`,
-  `@odata.editLink` and similar annotations contain the object's key. Annotations that an SDK needs to read
-  the object stay (`_NEEDED_TO_READ`). A rule can allow other annotations by name. At the top level of a
-  response, all `@odata.*` annotations stay.
-- If a rule allows a part of a property (`manager.mail`) but the property is not an object, it has no such
-  part. The filter removes the property, unless its value is null.
+  `@odata.editLink` and similar annotations contain the object's key. The filter keeps the annotations
+  that an SDK needs to read the object (`_NEEDED_TO_READ`), and the annotations that the rule allows by name.
+  At the top level of a response, all `@odata.*` annotations stay.
+- If a rule allows only a part of a property (`manager.mail`), the filter removes the property if its value is
+  neither an object nor null.
 - The filter ignores letter case of names, but a letter outside ASCII never equals a letter inside ASCII.
 """
 
@@ -42,7 +42,7 @@ class FilterFailed(ValueError):
 class PlainValues(FilterFailed):
     """Error because the response body is a plain value or a list of plain values.
 
-    Only the request path shows if the plain value is a hidden property.
+    Only the request path shows if a plain value, such as a number, is a hidden property.
     """
 
 
@@ -369,7 +369,7 @@ class _Level:
         return child
 
     def _stripped(self, annotation: str) -> Fate:
-        """Return the fate of an annotation that the filter lists for removal by the annotation's own name."""
+        """Return the fate of an annotation that is itself in the list of properties to remove."""
         fate = self.strip[annotation]
         assert isinstance(fate, Fate)
         return fate
@@ -406,11 +406,11 @@ class _Level:
         return child
 
     def is_level_below(self, fate: Fate | _Level) -> bool:
-        """Return True if the fate hides only names that the filter hides everywhere."""
+        """Return True if the object's fate is to lose only names that the filter hides in all objects."""
         return fate is not KEEP and fate is self._deeper
 
     def _level_below(self) -> _Level:
-        """Return the filter level for objects that hide only the names that the filter hides everywhere."""
+        """Return the filter level under which an object loses only the names that are hidden everywhere."""
         below = self._deeper
         if below is None:
             below = self._deeper = _Level({ANYWHERE: self._anywhere}, None, {})
@@ -604,7 +604,7 @@ def _united(first: _Tree, second: _Tree) -> _Tree:
 def _intersection(first: _Tree, second: _Tree) -> _Tree:
     """Return the tree of the properties that both allow lists contain.
 
-    An object in an allow list allows everything within the object.
+    If an allow list names an object, the list allows every property inside the object.
     """
     both: _Tree = {}
     for name, one in first.items():

@@ -266,7 +266,7 @@ def _with_extensions(path: Shaped) -> Shaped:
 def _without_cast(path: Shaped) -> Shaped:
     """Remove a cast (the name of a type) from the end of a path.
 
-    A path without the cast leads to the same objects (OData 4.01 Part 1 §11.2.2).
+    With or without a type cast, a path leads to the same objects (OData 4.01 Part 1 §11.2.2).
     """
     while (last := path.shape[-1]) is not None and last.startswith(_CAST):
         path = path.parent

@@ -119,7 +119,7 @@ class Named:
         """Collect the property names in the value of a query option.
 
         `base` is the path of the object that has the named properties, or None if the path is not certain.
-        Raise Unresolved if the names cannot be determined.
+        Raise Unresolved if the property names in the query option cannot be determined.
         """
         text = with_words_whole(text)
         mode = _MODES.get(option, _Mode.EXPRESSION)
@@ -368,7 +368,7 @@ class _Walk:
     def _is_language(self, name: str, word: str, before: str, after: str) -> bool:
         """Return whether the word is used as a keyword or a variable at this position of the query.
 
-        If the word is a keyword or variable, process it.
+        If the word is a keyword or variable, also consume it as part of the query's syntax.
 
         A property may have a name that is also a keyword, such as `date`, `has` or `null`.
         """

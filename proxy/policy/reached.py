@@ -81,8 +81,8 @@ def reaches(
 ) -> tuple[Step, ...]:
     """Return the schema steps of a path after its version segment, up to the first indeterminate step.
 
-    `quoted` has the positions of segments in quotes or parentheses. These segments are object ids, never
-    operations.
+    `quoted` has the positions of segments in quotes or parentheses. A segment in quotes or parentheses is an
+    object id, never an operation.
     """
     walk = _Walk(model)
     for at, name in enumerate(names):
@@ -123,7 +123,7 @@ def reaches_member(steps: Sequence[Step], owner: int, member: int) -> int:
 
 
 class _Walk:
-    """State of the walk through one path in the schema: its place, and the steps so far."""
+    """State of a walk through the schema along one request path: the current place and the steps so far."""
 
     __slots__ = ("_model", "_place", "_type", "steps")
 

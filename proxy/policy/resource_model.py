@@ -164,7 +164,7 @@ class ResourceModel:
         return _NO, _NO
 
     def members_of(self, type_: int) -> tuple[int, int]:
-        """Return the range of rows of the members that the type itself declares."""
+        """Return the range of rows of a type's members, without the members that the type inherits."""
         return self._words[self._types + TYPE_WORDS * type_ + 4], self._end_of(type_)
 
     def derived_of(self, type_: int) -> list[int]:

@@ -23,7 +23,8 @@ RULE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 class Match(msgspec.Struct, frozen=True):
     """The `match` of a rule, with `path` or with names of schema things (types, members and operations).
 
-    The names of things are in one or more of `resource`, `operation` and `pack`.
+    A rule names types, members and operations in one or more of the fields `resource`, `operation` and
+    `pack`.
     """
 
     path: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class IpGate(msgspec.Struct, frozen=True):
 class TimeGate(msgspec.Struct, frozen=True):
     """A gate that is open on `days` from `start` until just before `end` (HH:MM).
 
-    If `end` is earlier than `start`, the gate stays open past midnight.
+    If `end` is earlier than `start`, the time gate stays open past midnight, until `end` on the next day.
     """
 
     days: tuple[str, ...] = DAYS
@@ -58,7 +59,7 @@ class TimeGate(msgspec.Struct, frozen=True):
 class BodyOnly(msgspec.Struct, frozen=True):
     """Paths of the properties that a request body may have under a rule.
 
-    If `wants_another` is True, the check holds if the body has a property that is not in the list.
+    If `wants_another` is True, the check succeeds only if the body has a property that is not in `names`.
     """
 
     names: tuple[str, ...]

@@ -119,7 +119,7 @@ class ThingRule:
 
 
 class ThingRules:
-    """All rules about schema things of one ruleset, in file order."""
+    """All rules of a ruleset that name a resource, operation or pack, in the order of the ruleset file."""
 
     __slots__ = ("_by_member", "_by_type", "_models", "_resolvers", "_roots", "_rules", "_schemas", "_strips")
 
@@ -138,7 +138,7 @@ class ThingRules:
 
     @property
     def facts(self) -> Facts:
-        """Facts of the first known service that one of the schemas describes."""
+        """Built-in facts about a service that a schema describes; of several services, the first counts."""
         for resolver in self._resolvers:
             if resolver.facts.packs:
                 return resolver.facts
@@ -161,7 +161,7 @@ class ThingRules:
         return False
 
     def stricter_names(self) -> frozenset[str]:
-        """Return the lower-case names of members that lead to a blocked or filtered schema thing."""
+        """Return the lower-case names of members that lead to a resource that a rule blocks or filters."""
         found: set[str] = set()
         for model in self._models:
             strict = [rule.things[model.digest] for rule in self._rules if rule.verdict in _STRICT]
@@ -218,7 +218,7 @@ class ThingRules:
         return 2
 
     def reaches(self, names: tuple[Name, ...]) -> str:
-        """Describe for people the schema things that a resource's path reaches.
+        """Describe for people the types, members and operations that a resource's path reaches.
 
         The description of a resource is empty if no schema describes the resource.
         """
@@ -259,7 +259,8 @@ class ThingRules:
     def findings(self, names: tuple[Name, ...], *, certain_only: bool) -> list[Finding]:
         """Return the rules about schema things that apply to a resource.
 
-        `certain_only` is for a path interpretation that counts only if it certainly reaches a named thing.
+        If `certain_only` is True, a rule applies only if the path certainly reaches a resource or operation
+        that the rule names.
         """
         if not names or any(self._reaches_nothing(name.folded) for name in names):
             return []
@@ -276,7 +277,7 @@ class ThingRules:
         return found
 
     def _add_strips(self, rule: ThingRule, path: ReachedPath, found: list[Finding]) -> None:
-        """Add a finding for a path to a hidden property, or for the path's end objects with the property."""
+        """Add a finding if the path leads to a property that the rule hides, or to objects that have one."""
         if not path.steps:
             return
         parts = rule.things[path.model.digest].parts
@@ -427,7 +428,7 @@ def typed_transforms(transforms: Transforms, things: Things, root: int, *, named
 
 
 def _tells_more(path: ReachedPath, other: ReachedPath) -> bool:
-    """Return True if only `path` is certain, or if `path` is equally certain and has more steps."""
+    """Return True if only `path` is certain; between equally certain paths, if `path` has more steps."""
     if path.certain is not other.certain:
         return path.certain
     return len(path.steps) > len(other.steps)

@@ -42,10 +42,10 @@ def kept(condition: Condition, place: str = "") -> Kept:
 
 @dataclass(frozen=True, slots=True)
 class TypedTransforms:
-    """Transforms for each object that a rule names, in a response whose objects have the type `root`.
+    """Transforms of a response with objects of type `root`, for each resource that the rule names.
 
-    `root` is -1 if the schema does not describe the response. `named` is True if the rule gives the
-    response's own objects by the name of a relation or operation that leads to them.
+    `root` is -1 if the schema does not describe the response. `named` is True if the rule names the relation
+    or operation that leads to the objects of the response.
     """
 
     things: Things
@@ -152,7 +152,8 @@ def parse_names(names: Iterable[str]) -> Named:
     """Split the transform names in an audit event into removed properties and allowed properties.
 
     An audit event may have a list of transform names that was cut short, with a mark at its end. After the
-    split, the mark stays at the end of the same list of names.
+    split of a truncated list of transform names, the truncation mark is the last name of the list that was
+    truncated.
     """
     stripped: list[str] = []
     allowed: list[str] | None = None

@@ -171,7 +171,7 @@ def every_way(evaluate: Callable[[], T], possible_facts: PossibleFacts) -> Ways[
 def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
     """Return the unknown facts that can change the outcome of the evaluation.
 
-    Different values of a returned fact lead to different sets of outcomes.
+    A fact is returned if different values of the fact lead to different sets of outcomes.
     """
     if len({outcome for _, outcome in runs}) == 1:
         return set()

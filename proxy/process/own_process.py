@@ -42,7 +42,7 @@ def raise_open_files() -> None:
 def mode_if_open(path: Path) -> str:
     """Return the mode of a file if other users can access the file.
 
-    Return "" if no other user can access the file, or if it is missing.
+    Return "" if the file is missing, or if no other user can access the file.
 
     A file of root that this process reads as a member of its group counts as private, because Kubernetes
     gives Secrets to a pod that way.
@@ -110,8 +110,8 @@ def give_to_owner_of(directory: Path, descriptor: int) -> None:
 def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
     """Return the first path that the current user may not use, its owner, and a command to fix it.
 
-    `below` is the directory whose whole content the command gives to the current user. If `below` is not
-    given, the command gives only the path to the current user.
+    `below` is a directory: the command makes the current user the owner of everything in this directory. If
+    `below` is not given, the command changes the owner of the path only.
     """
     for path in paths:
         if not os.access(path.parent, os.X_OK):

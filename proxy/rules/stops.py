@@ -1,4 +1,4 @@
-"""Emergency stops of everything, of organisations and of single applications, as pure functions."""
+"""Pure functions for emergency stops that apply to everything, an organisation or an application."""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ class Child:
         return True
 
     def remedy(self, elapsed: float, *, may_be_silent: bool) -> Remedy | None:
-        """Return the action against a process without heartbeat, `elapsed` seconds after the last check.
+        """Return the action against a process that is silent for too long, or None.
+
+        `elapsed` is the number of seconds since the last check.
 
         The supervisor detects silence by changes of the value that the process writes, so a jump of the clock
         does not look like a hang.

@@ -97,8 +97,8 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
 class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
     """Emergency stops that are active, in a sync response.
 
-    Some proxies do not read the emergency stops. For such proxies, the sync response also lists the stopped
-    applications as disabled.
+    Some proxies do not read the list of emergency stops in the sync response. For proxies that do not read
+    this list of stops, the sync response also lists the stopped applications as disabled.
     """
 
     everything: bool = False

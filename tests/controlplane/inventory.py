@@ -1,4 +1,4 @@
-"""Objects that tests create by name, through operations of a command on the store's host."""
+"""Helpers with which tests create organisations, proxies and other objects directly in the store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Inventory:
         await proxies.revoke.perform(self._context, OPERATOR, proxies.OrgOfProxy(reference, org))
 
     async def apply_ruleset(self, org: str, name: str, rule_count: int, text: str) -> Ruleset:
-        """Store the ruleset text unchanged, even if the operation would refuse this text."""
+        """Store the ruleset text without any check, although the real operation may refuse the text."""
         context, org_id = self._context, (await self.org(org)).org_id
         ruleset = Ruleset(new_id(context.clock), org_id, name, 1, rule_count, context.clock.wall_ms())
         schemas = (await context.store.current_schemas(org_id)).digests

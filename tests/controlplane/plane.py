@@ -186,7 +186,7 @@ def write_settings(folder: Path, **sections: str) -> Path:
 
 
 async def agreed_with(store: Store, ms: int) -> WitnessedTime:
-    """Return a time that agrees with the clock of each proxy that is in use."""
+    """Return a witnessed time that the clock of each proxy in use has confirmed."""
     witnessed = WitnessedTime()
     for proxy_id in await store.hands_of_proxies():
         witnessed.agree(proxy_id, ms)

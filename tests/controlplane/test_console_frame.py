@@ -206,7 +206,7 @@ async def test_a_fault_of_ours_is_told_to_the_log_alone(
 async def test_without_its_store_a_page_says_that_proxies_serve_on(
     plane: Plane, jar: aiohttp.CookieJar, caplog: pytest.LogCaptureFixture, table: str
 ) -> None:
-    """The store fails to return either the session or the data that the frame of the page shows."""
+    """The store cannot return the session, or cannot return the data that every console page shows."""
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _signed_in(plane, session)
         with closing(sqlite3.connect(plane.settings.store.path)) as store:

@@ -160,7 +160,7 @@ async def test_an_organisation_has_no_more_schemas_than_proxies_can_take(
 async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ruleset must not keep another old schema in the memory of every worker."""
+    """An organisation's active rulesets must not keep more old schemas in memory than a worker may load."""
     monkeypatch.setattr(schema_tables, "MOST_BYTES_OF_ORG", ONE.bytes + TWO.bytes)
     await store.add_schema(["org-acme"], ONE)
     await applied(store, ONE, name="hr")

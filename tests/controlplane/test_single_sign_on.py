@@ -317,7 +317,7 @@ async def test_guessing_codes_ends_soon(console: Console) -> None:
 
 
 async def test_claims_that_the_token_leaves_out_are_asked_for(console: Console) -> None:
-    """The provider's token contains only `sub`, by the standard's default for the code flow."""
+    """The ID token contains only the claim `sub`, so the console requests other claims from the provider."""
     people = console.provider.people
     people.claims = {}
     people.userinfo = {"email": "ada@contoso.com", "email_verified": True}

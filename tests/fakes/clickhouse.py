@@ -24,7 +24,10 @@ HOW_TO_GET: Final = "no ClickHouse here: ./dev setup installs its engine, or CLI
 
 
 class ClickHouse:
-    """A ClickHouse engine on the files of a directory. The files remain after the engine ends."""
+    """A ClickHouse engine on the files of a directory.
+
+    After the engine ends, its data files remain in the directory.
+    """
 
     def __init__(self, directory: Path, password: str = "") -> None:
         self._directory = directory

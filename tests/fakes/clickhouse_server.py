@@ -1,9 +1,8 @@
 """ClickHouse's HTTP interface over its own engine, chdb, which only .venv-clickhouse has.
 
-The fake supports the parts that a client of ClickHouse uses. The supported parts are queries with parameters
-and settings, INSERTs with data in any format, compression, and errors with their code. The engine chdb does
-all other work of the fake ClickHouse. The fake ClickHouse has no sessions, no users with rights and no
-replicas.
+The fake ClickHouse supports the parts that a client of ClickHouse uses: queries with parameters and settings,
+INSERTs in any data format, compression, and error codes. The engine chdb does all other work of the fake
+ClickHouse. The fake ClickHouse has no sessions, no users with rights and no replicas.
 
     python clickhouse_server.py DIRECTORY PORT [PASSWORD]
 

@@ -1,8 +1,8 @@
 """A small strict HTTP/1.1 server for fakes: it records requests byte for byte, and sends scripted bytes.
 
 The server reads framing as strictly as RFC 9112 allows and marks ambiguities, so that a test can check the
-requests that a proxy sent upstream. The fake server responds to one request after another on a connection and
-never guesses.
+requests that a proxy sent upstream. On each connection, the fake server responds to one request after
+another. The server never guesses how to read an ambiguous request.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_spool_journal_and_state_of_a_release_go_on_where_it_ended(files: Path) 
 
 
 def newer_state(retention: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Save the state as a release with the next format does at its first save."""
+    """Save the state in the next format, as a later release would do when it first saves the state."""
     state = StateFile(retention)
     loaded = state.load()
     assert loaded is not None

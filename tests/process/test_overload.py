@@ -120,7 +120,7 @@ def opening(kind: str, token: str) -> bytes:
 class SlowConnections:
     """Many slow connections to the proxy, with the same number of connections for each kind of slow client.
 
-    The clients that send do so one byte at a time, and no client reads a response.
+    After their first bytes, the clients send single bytes or nothing, and no client reads a response.
     """
 
     def __init__(self, system: System, token: str, count: int) -> None:

@@ -225,7 +225,7 @@ async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(
 
 
 async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path) -> None:
-    """A process that replaces another process uses the accepted certificates, not those in the files."""
+    """A replacement process uses the certificates that the proxy last accepted, not the refused files."""
     async with whole_system(tmp_path) as system, client_of(system) as client:
         files = [tmp_path / "certificates" / name for name in ("server.pem", "ca.pem")]
         good = [file.read_bytes() for file in files]

@@ -48,7 +48,7 @@ UPGRADES = 50 if LONG else 1
 def code(tmp_path: Path) -> Path:
     """Return the directory with a copy of the installed proxy.
 
-    A test may replace the copy by another version.
+    A test may replace the copied proxy by another version of the proxy.
     """
     installed = tmp_path / "installed"
     shutil.copytree(CODE / "proxy", installed / "proxy", ignore=shutil.ignore_patterns("__pycache__"))

@@ -163,7 +163,10 @@ STRIPPED: Final = ("strip:mobilePhone", "strip:manager.mail")
 
 
 def test_what_was_always_filtered_stays_filtered() -> None:
-    """Rules for paths below a filtered path come first: the filter would take a segment for a property."""
+    """The rule for `/users/{id}/mobilePhone` comes before the filter on `/users/{id}`.
+
+    Otherwise, the filter would take the last path segment for a property.
+    """
     found = seen_filtered(
         ("/v1.0/users/7", STRIPPED),
         ("/v1.0/users/8?$select=id", STRIPPED[::-1]),
@@ -418,7 +421,7 @@ def test_all_that_was_seen_is_let_through(requests: list[Request], random: Rando
 @settings(max_examples=150)
 @given(traffic())
 def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> None:
-    """The suggested pattern shows no resources with filtered responses, and no unobserved methods."""
+    """A suggested ruleset hides each property that all responses hid, and allows no unseen method."""
     kept = [request for request in requests if not seen_of([request]).left_out]
     found = suggest(seen_of(kept), "any")
     compiled = compile_ruleset(parse_ruleset(found.yaml))
@@ -454,7 +457,7 @@ def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> No
 
 
 def _hides(transforms: Transforms, name: str, names: Sequence[str]) -> bool:
-    """Return whether a property that was removed from the response stays removed."""
+    """Return whether the suggested transforms also hide a property that was removed from the response."""
     kind, _, path = name.partition(":")
     if kind == "strip":
         if transforms.allow is None:

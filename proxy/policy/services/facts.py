@@ -9,7 +9,7 @@ _NONE: Final[tuple[str, ...]] = ()
 
 
 class Pack:
-    """A predefined list of related schema things, by the names that rules use."""
+    """A predefined list of related resources and operations, by the names that rules use."""
 
     __slots__ = ("operation", "resource")
 
@@ -21,9 +21,9 @@ class Pack:
 class Address:
     """A property that contains a pre-authenticated address (URL), for example of a file's content.
 
-    If other objects contain the object with the address, `within` is the property of the outer objects that
-    contains the object. `relation` is the last relation of a path; the objects at the end of this path have
-    the address.
+    If an outer object contains the object with the address, `within` is the name of the containing property.
+    `relation` is the name of the last relation in a path that leads to objects with the pre-authenticated
+    address.
     """
 
     __slots__ = ("owner", "property", "relation", "thing", "within")
@@ -39,7 +39,7 @@ class Address:
 
 
 class HandedOver:
-    """An operation that returns a schema thing or its address, although the schema does not declare this.
+    """An operation that returns objects of a resource, or their address, although the schema omits this.
 
     `owner` is the type to which the operation binds. If `owner` is empty, the fact applies to all operations
     with the name.

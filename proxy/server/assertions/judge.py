@@ -111,7 +111,7 @@ def _signer(keys: Sequence[PublicKey], assertion: Assertion) -> PublicKey:
 
 
 def _ended_signer(keys: Sequence[PublicKey], assertion: Assertion) -> PublicKey | None:
-    """Return the expired credential that signed the assertion, or None if no expired one did."""
+    """Return the expired credential that signed the assertion, or None if no expired credential signed it."""
     try:
         return _signer(keys, assertion)
     except AssertionRefused:

@@ -445,7 +445,7 @@ class ClientConnection(OpenConnection):
         self.body_continued()
 
     def body_continued(self) -> None:
-        """Note that the client was sent 100 (Continue), or does not wait for 100 before it sends the body."""
+        """Record that the client received 100 (Continue), or sends the body without waiting for 100."""
         self._pace.body_continued()
 
     def persists(self) -> bool:
@@ -467,7 +467,7 @@ class ClientConnection(OpenConnection):
         return remaining == 0 or (0 < remaining <= LINGER_BYTES and not self._fields.expect_continue)
 
     def exchange_done(self, *, close: bool = False) -> None:
-        """Note that the exchange has written its response completely."""
+        """Record that the exchange has written its response completely."""
         self._exchange = None
         if close or not self.persists():
             self._keep_alive = _LAST
@@ -613,7 +613,7 @@ class ClientConnection(OpenConnection):
         self._context.loop.call_soon(self._gate.open, YIELD)
 
     def _shed(self, limit: int) -> None:
-        """Refuse a connection beyond the connection limits, at once and without memory for it."""
+        """Refuse at once, without allocating memory, a client connection that exceeds a connection limit."""
         self._context.counters.values[limit] += 1
         self.transport.write(no_room_for_connection(self._context))
         self._close_after_last_words()

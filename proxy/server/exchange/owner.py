@@ -1,7 +1,7 @@
 """Interfaces between an exchange and its parts: the upstream call, and the response to the client.
 
-`Exchange` derives from the base classes of this module. The parts of an exchange import these base classes
-instead of `Exchange`.
+`Exchange` derives from the base classes of this module. The modules for the parts of an exchange import only
+these base classes, and not the class `Exchange`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ResponseSink(RequestHandler):
     def send_head(self, status: int, head: bytes, first: bytes, size: int) -> None:
         """Send the response head and the first piece of the body.
 
-        The first piece has `size` bytes, without the framing.
+        `size` is the number of body bytes in `first`, without the bytes of the framing.
 
         More pieces follow.
         """
@@ -87,7 +87,7 @@ class ResponseSink(RequestHandler):
     def send_piece(self, before: bytes, chunk: bytes, behind: bytes, last: bool) -> None:
         """Send a piece of the response body, with the framing bytes before and after the piece.
 
-        The last piece of the body ends the exchange.
+        After the last piece of the response body, the exchange ends.
         """
         raise NotImplementedError
 

@@ -232,8 +232,8 @@ class VaryingLines:
     """Find the values of the fields `names`, which differ between the heads that one sender sends.
 
     A line matches if it spells a name exactly as `names` does, and if its value is empty or begins with a
-    visible character. The value of each matching line is cut out of the head. So two heads with the same
-    spelling have the same lines, except for the values that were cut out.
+    visible character. The value of each matching line is cut out of the head. Two heads that differ only in
+    the values of the fields `names` are equal after these values are cut out.
     """
 
     __slots__ = ("_pattern",)
@@ -249,7 +249,7 @@ class VaryingLines:
 
 
 class Layout:
-    """Positions of the varying values in one head, valid for every head that has the same other bytes."""
+    """Positions of the values that vary between heads which are otherwise the same, byte for byte."""
 
     __slots__ = ("_around", "_size", "_spans", "spelling")
 
@@ -264,7 +264,7 @@ class Layout:
         self.spelling = b"".join([piece for _, _, piece in self._around])
 
     def values(self, head: bytes) -> list[bytes]:
-        """Return the varying values of the head from which this layout was made."""
+        """Return the varying values in `head`, which must be the head from which this layout was made."""
         return [head[start:end] for start, end in self._spans]
 
     def values_if_same(self, head: bytes) -> list[bytes] | None:
@@ -285,7 +285,10 @@ class Layout:
         return values if together.translate(_WITHOUT_CONTROLS) == together else None
 
     def lines(self, head: bytes) -> dict[int, int]:
-        """Map the number of each varying line (counted after the start line) to its value's index."""
+        """Map the number of each varying header line to the index of its value in the result of `values`.
+
+        The first line after the start line has the number 0.
+        """
         return {head.count(b"\r\n", 0, start) - 1: which for which, (start, _) in enumerate(self._spans)}
 
 

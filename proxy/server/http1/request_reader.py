@@ -64,7 +64,7 @@ class RequestReader:
         return 0 if self._body is None else self._body.remaining
 
     def feed(self, data: bytes) -> None:
-        """Store bytes of further requests, but no bytes of a request body."""
+        """Store received bytes of request heads. The caller must not pass bytes of a request body."""
         if not self._waiting:
             self._waiting = data
             return
