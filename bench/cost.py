@@ -144,4 +144,4 @@ def _split(peer: Peer) -> str:
         return peer.median(lambda sample: sample.cpu[name].total / sample.load.requests)
 
     each = (f"{name} {spent_by(name):.1f}" for name in peer.samples[0].cpu)
-    return f"Processor time of the server {peer.name} by process, in µs: {', '.join(each)}."
+    return f"Processor time of each process of the server {peer.name}, in µs per request: {', '.join(each)}."

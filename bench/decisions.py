@@ -31,8 +31,8 @@ def beside_engines(_rig: Rig, _pace: Pace) -> Table:
     columns = ("engine", *(f"{count:,} rules, µs" for count in COUNTS))
     notes = [
         (
-            "One rule of the set decides, by path, method and a header; the other rules have other paths. "
-            "The figures of the engines are processor time."
+            "One rule of each rule set decides, by path, method and a header; the other rules have other "
+            "paths. The figures of the policy engines are processor time."
         ),
         (
             "graphward also parses the request target in any spelling; the other engines receive a path "

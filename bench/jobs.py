@@ -42,7 +42,7 @@ def evaluated(rig: Rig, pace: Pace) -> Table:
     title = "token checked, one path rule, credential swapped, a record of each request"
     notes = [
         "The server relay does not evaluate requests, so its figure is the minimum cost of a Python proxy.",
-        "The server interpreted is Graphward with interpreted sources, without `./dev compile`.",
+        "The server `interpreted` is Graphward as interpreted Python sources, without `./dev compile`.",
     ]
     return cost_table("J2", title, peers, "graphward", missing, notes)
 
@@ -99,5 +99,5 @@ def two_workers(rig: Rig, pace: Pace) -> Table:
         Peer("two workers", lambda: rig.graphward(rules=ALLOW, workers=2), load),
     ]
     missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
-    notes = ["In this job, all workers share one core, so that the load can use the other core."]
+    notes = ["In the job WORKERS, all workers share one core, so that the load can use the other core."]
     return cost_table("WORKERS", "J2 by one worker and by two", peers, "two workers", missing, notes)

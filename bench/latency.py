@@ -94,7 +94,8 @@ def _disturbed(rig: Rig, head_file: Path) -> tuple[_Target, _Target, str]:
             happened += fakes.log.read_text().split()[before:]
     note = (
         f"The last two rows of the job LATENCY took {BUSY_ROUNDS} rounds of {BUSY_SECONDS} s, one after the "
-        f"other. The busy rounds had {happened.count('sync')} syncs of 10,000 changed rules, "
+        f"other. The rounds of the row *graphward, busy* had {happened.count('sync')} syncs of "
+        "10,000 changed rules, "
         f"{happened.count('token')} token renewals, "
         f"and {BUSY_ROUNDS * BUSY_SECONDS * RATE:,} events into segments of 256 KiB."
     )

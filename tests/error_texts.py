@@ -24,7 +24,8 @@ RESPONSES: Final = {
     "badRequest": Text(
         "The request is malformed, or its target has more than one interpretation. The error "
         "message names the fault of the request.",
-        "Correct the request in the application. Write characters beyond ASCII as `%XX` (`é` is `%C3%A9`).",
+        "Correct the request in the application. In the request target, "
+        "write each character beyond ASCII as `%XX` (`é` as `%C3%A9`).",
         ("malformedRequest", "malformedTarget", "ambiguousTarget", "malformedBatch", "unsupported"),
     ),
     "InvalidAuthenticationToken": Text(
@@ -64,7 +65,7 @@ RESPONSES: Final = {
     "methodNotAllowed": Text(
         "The proxy does not serve the method of the request, such as CONNECT, or the token "
         "endpoint received a method other than POST. The header `Allow` of the response "
-        "lists the methods that are served.",
+        "lists the methods that the proxy serves.",
         "Use one of the methods in the header `Allow` of the response.",
         ("unsupported", "malformedRequest"),
     ),
@@ -187,10 +188,10 @@ REASONS: Final = {
     "explain --event ID` shows how the rule matched the request.",
     "default": "To allow the request, [add a rule](../how-to/write-a-rule.md) that matches it.",
     "hiddenProperty": "Remove the hidden property from the request's path, `$select`, `$filter`, "
-    "`$orderby` or `$search`. If the application needs the property, change the rule "
-    "that hides this property.",
+    "`$orderby` or `$search`. If the application needs the hidden property, change "
+    "the rule that hides it.",
     "impliedRequest": "Remove the `$expand` from the request, or allow the implied request by a rule. "
-    "`ruleset explain --event ID` names the implied request.",
+    "`ruleset explain --event ID` names the implied request that the rules refused.",
     "responseRule": "If the verdict is wrong, change the response rule that the event's `ruleId` names. "
     "A request may have had its effect at the upstream before a rule blocked the "
     "response.",
@@ -276,9 +277,10 @@ PROBLEMS: Final = {
 # Codes of the admin API and of the agent API.
 API: Final = {
     "invalidRequest": Text(
-        "The request has a missing, unknown or invalid member. The error message or "
-        "`problems` names each faulty member.",
-        "Correct the JSON members that the message names. [HTTP APIs](api.md) lists the members of each operation.",
+        "A JSON field of the request is missing, unknown or invalid. The error message or "
+        "`problems` names each faulty field.",
+        "Correct the JSON fields that the error message names. [HTTP APIs](api.md) lists the fields "
+        "of each operation's request.",
     ),
     "unauthenticated": Text(
         "The request has no API token and no session, or its token or session is unknown or has ended.",
@@ -345,7 +347,7 @@ API: Final = {
     ),
     "invalidPayload": Text(
         "The request body does not have the form that the endpoint expects. The error "
-        "message names the faulty member of the body.",
+        "message names the faulty JSON field of the body.",
         "The proxy moves a batch that gets this error to `rejected/`, together with the "
         "response. Correct the cause of the error, then [send the batch "
         "again](../how-to/missing-events.md).",

@@ -284,7 +284,10 @@ def parse_storage_url(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobSettings(AzureSinkSettings):
-    """An archive of audit events in Azure Blob Storage or S3. The audit hash chain proves the events."""
+    """An archive of audit events in Azure Blob Storage or S3.
+
+    The audit hash chain proves that nobody changed the archived events.
+    """
 
     kind: Literal["blob"] = setting(doc="Kind of the sink.")
     url: str = setting(

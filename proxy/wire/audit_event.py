@@ -75,12 +75,12 @@ TOKEN_REASONS: Final = frozenset(("tokenIssued", "tokenRefused", "assertionRefus
 
 CREDENTIAL_PROBLEMS: Final = MappingProxyType(
     {
-        "issuer": "no credential of the application names the issuer of the assertion",
-        "subject": "no credential of the application names the subject of the assertion",
+        "issuer": "no credential of the application has the assertion's issuer",
+        "subject": "no credential of the application has the assertion's subject",
         "audience": "neither the proxy nor a credential of the application has the assertion's audience",
         "algorithm": "the signature algorithm of the assertion is not allowed for the key",
         "key": "no known key has the key id or the thumbprint that the assertion names",
-        "signature": "the signature of the assertion does not match the key",
+        "signature": "the signature of the assertion does not match the key of the credential",
         "notYetValid": "the assertion is not valid yet, or was issued in the future",
         "expired": "the assertion or the certificate has expired",
         "lifetime": "the assertion is valid for longer than the proxy accepts, or never expires",
@@ -88,7 +88,7 @@ CREDENTIAL_PROBLEMS: Final = MappingProxyType(
         "malformed": "the assertion is not a signed JWT, or has members that the proxy does not accept",
         "keysUnavailable": "the proxy has no recent keys of the assertion's issuer",
         "audienceUnknown": "`Proxy.PublicBaseUrl` is not set, so the proxy cannot check the assertion",
-        "certificate": "no credential of the application names the client certificate",
+        "certificate": "the client certificate is not registered as a credential of the application",
         "binding": "the request's connection does not have the client certificate that the token names",
         "ended": "the credential of the application has ended",
         "noCertificate": "the connection has no client certificate; a load balancer may have terminated TLS",
