@@ -59,8 +59,8 @@ class OidcRoleSettings:
     """Role for each person whose sign-in token has a given value in a claim, such as an app role or a group.
 
     A person whose token has this claim value can sign in without being added as an operator. A settings file
-    may have any number of `[[Console.OidcRoles]]` tables. If several `[[Console.OidcRoles]]`
-    tables apply to a person, the person gets the highest role for each organisation.
+    may have any number of `[[Console.OidcRoles]]` tables. If several `[[Console.OidcRoles]]` tables apply to a
+    person, the person gets the highest role for each organisation.
     """
 
     name: str = setting(
