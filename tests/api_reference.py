@@ -52,13 +52,15 @@ OpenAPI 3.1. A running control plane serves this OpenAPI description at `GET /ad
 | Agent API | `/api/v1` | proxies | [`ControlPlane.Listen`](settings.md#controlplane) | API key and signature |
 
 [Use the admin API](../how-to/use-the-admin-api.md) has examples of requests. Each operation of the admin API has a
-[command](cli.md) with the same effect. The `--json` output of the command is the response of the operation.
+[command](cli.md) with the same effect. With `--json`, a command prints the JSON response of
+its operation.
 
 ## Requests
 
-- In the path of an operation, braces contain the name of a request member. GET and DELETE requests have all other members in the
-  query. POST and PUT requests have all other members in a JSON body.
-- The control plane refuses a request with an unknown member with 400 `invalidRequest`.
+- In the path of an operation, braces contain the name of a request parameter. In GET and DELETE requests, every parameter that
+  is not part of the path is in the query. In POST and PUT requests, every parameter that is not part of the path is in the
+  JSON body.
+- If a request has an unknown parameter, the control plane responds with 400 `invalidRequest`.
 - A program sends its API token as the bearer token in the header `Authorization`. A browser sends the cookie `__Host-graphward`, and
   also the header `X-CSRF-Token` with each request that changes something.
 - A signed request of a proxy has the headers `X-Api-Key`, `X-Timestamp` and `X-Hmac-Signature`. The signature is

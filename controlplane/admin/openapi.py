@@ -267,7 +267,7 @@ def _agent_api(schemas: _Schemas) -> dict[str, _Json]:
     )
     sync = _signed(
         "sync",
-        "Return the organisations, applications and rulesets of the proxy that signs.",
+        "Return the organisations, applications and rulesets of the proxy that signed the request.",
         SyncAnswer,
         schemas,
     )

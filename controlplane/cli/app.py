@@ -218,7 +218,7 @@ def _ending_of(app: Mapping[str, Any], ending: Sequence[EndingFacts]) -> str:
 
 @app.command()
 def show(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json = False) -> None:
-    """Show one app, with its valid secrets by version."""
+    """Show one app, with the versions of its valid secrets."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj

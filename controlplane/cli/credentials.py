@@ -224,7 +224,7 @@ def add_key(
 ) -> None:
     """Allow an app to authenticate with assertions that the app signs.
 
-    The command refuses a file with a private key.
+    If the given file contains a private key, `graphward` refuses the file.
     """
     from controlplane.operations import credentials
 
@@ -246,7 +246,7 @@ def add_certificate(
 ) -> None:
     """Allow an app to authenticate with a client certificate.
 
-    The command refuses a file with a private key.
+    If the given file contains a private key, `graphward` refuses the file.
     """
     from controlplane.operations import credentials
 

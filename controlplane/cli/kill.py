@@ -155,7 +155,7 @@ def reach(
 
 @lift.command("app")
 def lift_app(ctx: typer.Context, app: _App, org: AnyOrg = None, json: Json = False) -> None:
-    """Lift the emergency stop of an app. The command prints the emergency stops that remain active."""
+    """Lift the emergency stop of an app, and print the emergency stops that remain active."""
     from controlplane.operations import emergency
 
     cli: Cli = ctx.obj
@@ -166,7 +166,7 @@ def lift_app(ctx: typer.Context, app: _App, org: AnyOrg = None, json: Json = Fal
 def lift_org(ctx: typer.Context, org: _Org, json: Json = False) -> None:
     """Lift the emergency stop of an organisation.
 
-    The command prints the emergency stops that remain active.
+    After the change, `unkill` prints the emergency stops that remain active.
     """
     from controlplane.operations import emergency
 
@@ -178,7 +178,7 @@ def lift_org(ctx: typer.Context, org: _Org, json: Json = False) -> None:
 def lift_all(ctx: typer.Context, json: Json = False) -> None:
     """Lift the emergency stop of all organisations.
 
-    The command prints the emergency stops that remain active.
+    After the change, `unkill` prints the emergency stops that remain active.
     """
     from controlplane.operations import emergency
 

@@ -208,7 +208,10 @@ def link(
     ],
     json: Json = False,
 ) -> None:
-    """Link one person of the identity provider to a local operator. The operator's earlier sessions end."""
+    """Link one person of the identity provider to a local operator.
+
+    The link ends all earlier sessions of the operator.
+    """
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj

@@ -484,7 +484,10 @@ def reject_proposal(
     ],
     json: Json = False,
 ) -> None:
-    """Reject the proposal of an operator, or withdraw your own proposal. The active rules do not change."""
+    """Reject the proposal of an operator, or withdraw your own proposal.
+
+    A proposal that is rejected or withdrawn does not change the active rules.
+    """
     from controlplane.operations import proposals
 
     cli: Cli = ctx.obj

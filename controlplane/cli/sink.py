@@ -144,7 +144,10 @@ def retry(ctx: typer.Context, name: Name, positions: Positions = None, json: Jso
 
 @app.command()
 def discard(ctx: typer.Context, name: Name, positions: Positions = None, json: Json = False) -> None:
-    """Delete refused events from the list of a sink. The audit events stay in the store."""
+    """Delete refused events from the list of a sink.
+
+    The store keeps the audit events that you delete from the list of a sink.
+    """
     from controlplane.operations.sinks import ChooseDeadLetters
     from controlplane.operations.sinks import discard as operation_of_it
 

@@ -245,7 +245,7 @@ async def _chosen(context: OperationContext, actor: Actor, request: ListApps) ->
 
 @operation("app.show", "GET", "/apps/{app}")
 async def show(context: OperationContext, actor: Actor, request: AppReference) -> AppDetails:
-    """Show one app, with its valid secrets by version."""
+    """Show one app, with the versions of its valid secrets."""
     app = await context.resolve.app(actor, "viewer", request.app, request.org)
     return AppDetails(
         **msgspec.structs.asdict(await _one(context, app)),

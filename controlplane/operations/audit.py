@@ -60,8 +60,8 @@ class WhatIsHeld(Request):
 class GapInEvents(msgspec.Struct, rename="camel"):
     """A period that ends at `until` and from which audit events are missing.
 
-    The events are missing because the period is before the first event, or because retention purged them in
-    at least one organisation.
+    Audit events of a period are missing if the period is before the first event, or if retention purged the
+    events in at least one organisation.
     """
 
     state: Literal["absent", "purged", "partly purged"]

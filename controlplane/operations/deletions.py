@@ -138,7 +138,7 @@ async def delete_operator(context: OperationContext, actor: Actor, request: Oper
 
 @operation("model.delete", "DELETE", "/orgs/{org}/models/{root}")
 async def delete_model(context: OperationContext, actor: Actor, request: DeleteModel) -> Deleted:
-    """Delete the schema of a root path, if no active ruleset uses the schema.
+    """Delete the schema of a root path such as `/v1.0`, if no active ruleset uses the schema.
 
     Older ruleset versions keep the schemas that they use.
     """

@@ -46,7 +46,7 @@ class CheckRuleset(Request):
 class CheckedRuleset(Response):
     """Result of the check of a ruleset.
 
-    The member `problems` is empty if the ruleset is valid. The member `warnings` lists possible mistakes in
+    If the ruleset is valid, the field `problems` is empty. The field `warnings` lists possible mistakes in
     the ruleset.
     """
 

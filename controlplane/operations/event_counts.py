@@ -91,7 +91,7 @@ class Bucket(msgspec.Struct, rename="camel"):
 class HistogramOfEvents(Response):
     """Number of matching events in each time interval that has events, oldest interval first.
 
-    If `complete` is false, only the newest matching events are counted.
+    If `complete` is false, the counts include only the newest matching events.
     """
 
     interval_ms: int

@@ -21,7 +21,7 @@ class EventReference(Request):
 
 
 class RulesetOfEvent(msgspec.Struct, rename="camel"):
-    """Version of the application's current ruleset: the version that evaluated the audit event."""
+    """The ruleset version that evaluated an audit event, taken from the application's current ruleset."""
 
     ruleset_id: str
     name: str

@@ -29,7 +29,8 @@ class ExplainEvent(Request):
 class ExplainedEvent(Explained, kw_only=True):
     """Explanation of the verdict on a stored audit event.
 
-    The explanation treats headers and bodies as unknown, because events do not contain them.
+    The explanation of an event treats headers and bodies as unknown, because audit events do not contain
+    them.
     """
 
     method: str

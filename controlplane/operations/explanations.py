@@ -56,7 +56,7 @@ class PossibleFacts(msgspec.Struct, rename="camel"):
 
 
 class ImpliedFacts(msgspec.Struct, rename="camel"):
-    """A request that another request implies, such as a navigation in `$expand`.
+    """An implied request, such as the read of the objects that `$expand` names.
 
     The rules evaluate the implied request like a separate request.
     """

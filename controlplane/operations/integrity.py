@@ -44,7 +44,10 @@ class HeadsAsked(Request):
 
 
 class KnownHead(Request, forbid_unknown_fields=False):
-    """A link of an audit chain, from a stored checkpoint. A checkpoint may have further members."""
+    """A link of an audit chain, from a stored checkpoint.
+
+    A stored checkpoint may contain JSON fields that this schema does not list.
+    """
 
     org_id: str
     number: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -72,8 +75,8 @@ class Verdict(Response):
 class Verified(Response):
     """Results of the verification of audit chains.
 
-    The member `intact` is true if no stored event was changed. The member `complete` is true if no event is
-    missing.
+    If no stored event was changed, the field `intact` is true. If no event is missing, the field `complete`
+    is true.
     """
 
     intact: bool

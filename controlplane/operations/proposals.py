@@ -138,7 +138,7 @@ async def approve(context: OperationContext, actor: Actor, request: ApprovePropo
 async def reject(context: OperationContext, actor: Actor, request: RejectProposal) -> ProposalFacts:
     """Reject a proposal, or withdraw your own proposal.
 
-    The active rules do not change.
+    A proposal that is rejected or withdrawn does not change the active rules.
     """
     found = await _found(context, actor, "editor", request.proposal)
     if not request.reason.strip():

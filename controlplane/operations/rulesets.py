@@ -116,7 +116,7 @@ class RuleUseFacts(msgspec.Struct, rename="camel"):
 class RulesetUsage(Response):
     """Usage of each rule of a ruleset, by rule id, including rules of earlier versions.
 
-    The list omits rules that no request matched in 90 days.
+    The usage list of a ruleset omits rules that no request matched in 90 days.
     """
 
     days: int  # length of the period until now

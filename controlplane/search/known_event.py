@@ -17,10 +17,10 @@ Time = Annotated[datetime, Meta(tz=True)]
 
 
 class Event(Struct, rename="camel"):
-    """An audit event, with the members that the store reads.
+    """An audit event, with the JSON fields that the store reads.
 
-    The stored event has all members that the proxy sent. The store itself uses only the event members that
-    the class Event declares.
+    The stored event has all JSON fields that the proxy sent. The store uses only the JSON fields that the
+    class Event declares.
     """
 
     id: Id

@@ -211,7 +211,7 @@ class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
 class RenewRequest(msgspec.Struct, frozen=True, rename="camel"):
     """Body of a request by which a proxy replaces its API key and HMAC secret.
 
-    The proxy signs the request with its current keys.
+    The proxy signs the request for new keys with its current keys.
     """
 
     renewal_id: str  # UUID; a repeated one means that the first response was lost
