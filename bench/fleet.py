@@ -70,7 +70,10 @@ def _id(kind: int, number: int) -> str:
 
 
 def fill(path: Path, now_ms: int) -> None:
-    """Write the rows directly to the store, because the operations would take minutes."""
+    """Write organisations and other rows directly into the store's tables.
+
+    The operations would take minutes.
+    """
     names = [f"org-{number:04d}" for number in range(ORGS)]
     yaml = "version: 1\nname: hr\ndefault: block\nrules: []\n"
     with sqlite3.connect(path) as store:

@@ -11,7 +11,7 @@ _WIDTH, _LABEL, _VALUE, _BAR, _GAP, _GROUP = 760, 110, 70, 16, 5, 46
 
 
 def bars(tables: Sequence[Table]) -> str:
-    """Return the bars of the tables as SVG text.
+    """Draw the values of the tables as horizontal bars, and return the bars as SVG text.
 
     Each group of bars has its own scale, so that the bars of a small job can be compared.
     """

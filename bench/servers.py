@@ -55,7 +55,7 @@ class CpuTime:
 
 
 class Server:
-    """Server command in its own session, pinned with all of its children to one core."""
+    """Runs a server command in its own session, with the server and its children on one core."""
 
     def __init__(
         self,

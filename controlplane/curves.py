@@ -95,7 +95,7 @@ def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
 def windows(reports: Iterable[Metrics]) -> list[Window]:
     """Return the time windows of metrics reports, sorted from the oldest to the newest.
 
-    The given metrics reports may have any order.
+    The argument `reports` may have any order.
     """
     return sorted(filter(None, map(window, reports)), key=lambda each: each.start_ms)
 

@@ -188,7 +188,10 @@ def _may_claim_marks(body: bytes) -> bool:
 
 
 def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the events of a batch. Members that only the control plane may write get new names."""
+    """Return the events of a batch.
+
+    A member that only the control plane may write gets a new name, so that no proxy can forge it.
+    """
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))
@@ -200,7 +203,7 @@ def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the events, with the sender's id added to each event that names a different proxy."""
+    """Return the events, and correct the proxy id of each event that names a different proxy."""
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))

@@ -90,7 +90,10 @@ async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> 
 
 
 async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | None:
-    """Return the progress of a verification up to the known link, or None if the chain lacks this link."""
+    """Return the progress of a verification that continues after the link `known`.
+
+    Return None if the stored chain does not contain the link `known`.
+    """
     if known is None or known.number is None:
         return None
     link = await store.chain_link(org_id, known.number)
@@ -100,7 +103,7 @@ async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | No
 
 
 async def _position_at(store: Store, link: Link) -> int:
-    """Return the position of the newest block of events that the chain covers up to this link."""
+    """Return the position of the newest block of events that `link` or an earlier link covers."""
     at: Link | None = link
     while at is not None and at.record.kind == "purge":
         at = await store.chain_link(at.record.org_id, at.record.number - 1)

@@ -34,9 +34,9 @@ class PurgeableIndex(Protocol):
 class WitnessedTime:
     """Newest time of this host's clock that agreed with the correctly signed timestamp of a proxy.
 
-    If the clock of a host were a year ahead, the host would delete events a year too early. The confirmed
-    time prevents a deletion that is too early, because this time advances only when another host's clock
-    agrees.
+    If the clock of a host were a year ahead, the host would delete events a year too early. `WitnessedTime`
+    prevents such an early deletion, because its time advances only when a proxy's clock agrees with the
+    host's clock.
     """
 
     def __init__(self) -> None:

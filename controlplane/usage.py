@@ -1,6 +1,6 @@
 """Counts which applications, rules and credentials the events of a batch used.
 
-The code of this module does no I/O itself.
+The functions in this module do no input or output.
 """
 
 from __future__ import annotations
@@ -119,7 +119,10 @@ def _credential_id(given: object) -> str:
 
 
 def _logged(event: UsedEvent) -> Iterable[str]:
-    """Return the rules that logged the event. The result does not contain the rule that decided the event."""
+    """Return the ids of the rules that logged the event.
+
+    The result omits the rule that decided the request of the event.
+    """
     ids = event.logged_rule_ids
     if not isinstance(ids, list | tuple):
         return ()

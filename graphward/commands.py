@@ -48,7 +48,7 @@ def _require_own_packages(command: str) -> None:
 
 
 def foreign_packages(site: Path) -> Iterator[str]:
-    """Yield a line for each package that is missing, or that another distribution also contains."""
+    """Yield a line for each Graphward package that is missing or that another distribution contains."""
     for package in PACKAGES:
         own = site / package / "__init__.py"
         spec = importlib.util.find_spec(package)
@@ -64,7 +64,7 @@ def foreign_packages(site: Path) -> Iterator[str]:
 
 
 def _others_with(package: str, site: Path) -> Iterator[str]:
-    """Yield name and version of each foreign distribution in `site` that contains the package."""
+    """Yield the name and version of each distribution in `site`, other than Graphward, with this package."""
     for record in sorted(site.glob("*.dist-info/RECORD")):
         name, _, version = record.parent.name.removesuffix(".dist-info").partition("-")
         listed = "\n" + record.read_text("utf-8", errors="replace")

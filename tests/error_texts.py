@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 class Text(NamedTuple):
     """The paragraphs of the documentation about one error code.
 
-    `reasons` contains each reason that the audit event can have if the response has this error code.
+    `reasons` contains each value of `reason` that an audit event can have for this error code.
     """
 
     meaning: str

@@ -1,6 +1,6 @@
 """Tests that old addresses of a docs page that was split lead to the page that now has their subject.
 
-`python -m tests.test_old_addresses` lists the addresses that lead nowhere.
+`python -m tests.test_old_addresses` lists the old addresses that lead nowhere.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class _Schemas:
     def members(self, cls: type[Request]) -> tuple[_Json, frozenset[str]]:
         """Return the JSON schemas of a request's members, and the names of the required members.
 
-        The members of a request are in its path, its query or its body.
+        Each member of a request is part of the path, the query or the JSON body.
         """
         schema = self._requests[self._references[cls]["$ref"]]
         return _plain(schema["properties"]), frozenset(schema["required"])

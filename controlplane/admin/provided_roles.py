@@ -78,7 +78,7 @@ def overage(claims: Sequence[str], details: Mapping[str, str], operator: Operato
 
 
 def _left_out(claim: str, members: Mapping[str, Any]) -> bool:
-    """Return True if the token has only a reference to the claim (OpenID Connect Core section 5.6.2).
+    """Return True if the token refers to the claim without its value (OpenID Connect Core section 5.6.2).
 
     If a person has too many groups, Microsoft Entra sends only a reference to the groups in place of the
     claim. In an implicit flow, Microsoft Entra sends the claim `hasgroups` instead of a reference to the

@@ -49,7 +49,10 @@ _OVERAGE: Final = (
 
 
 class Cause(Enum):
-    """Cause of a failed sign-in: error code, text for the page, and a flag for a fault of the visitor."""
+    """Cause of a failed sign-in.
+
+    Each cause has an error code, a text for the page, and a flag that is True if the visitor is at fault.
+    """
 
     DENIED = (
         "unauthenticated",
@@ -134,8 +137,9 @@ class SignInFailed(Exception):
     def sentence(self) -> str:
         """Sentence about the failed sign-in for the visitor, with the provider's error code.
 
-        Apart from the error code, the sentence contains no text of the provider. If the sentence names a
-        claim, the claim's name comes from the settings, not from the provider.
+        The sentence for the visitor contains the provider's error code, but no other text of the provider. If
+        the sentence for the visitor names a claim, the claim's name comes from the settings, not from the
+        provider.
         """
         error, claim = self.details.get("error", ""), self.details.get("claim", "")
         return self.cause.sentence.format(error=f" ({error})" if error else "", claim=claim)

@@ -39,7 +39,7 @@ _CODE: Final = re.compile(rb"<Code>([A-Za-z]{1,64})</Code>")
 class Bucket:
     """A bucket in S3 storage, and the prefix of the archive's objects in that bucket.
 
-    The names of the archive's objects begin with the prefix.
+    The name of each object in the archive begins with the prefix.
     """
 
     name: str

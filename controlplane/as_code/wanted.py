@@ -1,8 +1,8 @@
 """Organisations, applications and other objects that a configuration directory requests, as plain values.
 
-A member of a request is None if the configuration omits the member's key. If the configuration omits a list,
-a plan does not add, change or delete any entry of the list. A state that the configuration omits, such as
-`enabled`, does not change.
+In such a value, an attribute is None if the configuration omits the key of the attribute. If the
+configuration omits a list, a plan does not add, change or delete any entry of the list. A state that the
+configuration omits, such as `enabled`, does not change.
 """
 
 from __future__ import annotations

@@ -163,9 +163,9 @@ class Cli:
 
     @contextmanager
     def missing_store_as_empty(self) -> Iterator[None]:
-        """Let commands that only read work on an empty store if the store does not exist yet.
+        """If the store does not exist yet, let read-only commands work on an empty temporary store.
 
-        The temporary empty store is removed at the end.
+        After the command, the empty temporary store is removed.
         """
         from tempfile import TemporaryDirectory
 
@@ -273,10 +273,10 @@ class Cli:
 
 
 def _check(asked: Request) -> None:
-    """Check the members of a request as the admin API does.
+    """Validate the members of a request in the same way as the admin API.
 
-    Refuse an empty name, ID or time in the request. An empty value usually comes from a shell variable that
-    is not set. If an empty value were ignored, the request would have a different effect.
+    Refuse an empty name, ID or time in the request. An empty value usually comes from a shell variable
+    without a value. If an empty value were ignored, the request would have a different effect.
     """
     from controlplane.operations.operation import validation_problem
 
@@ -344,7 +344,7 @@ def print_json(value: object) -> None:
 
 
 def write_json(text: bytes) -> None:
-    """Print one line of JSON byte for byte.
+    """Print one line of JSON with exactly the given bytes.
 
     On a terminal, escape unsafe characters in text that a proxy sent.
     """

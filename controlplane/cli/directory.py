@@ -237,7 +237,10 @@ class SecretFiles:
         self._proxies = [each for each in made if each.kind == "proxy"]
 
     def require_place(self) -> None:
-        """Raise CommandFailed if the secret files have no directory or space, or would replace a file."""
+        """Raise CommandFailed if the secret files can't be written.
+
+        The cause is a missing directory, missing space, or a file that would be replaced.
+        """
         from tempfile import TemporaryDirectory
 
         if not self._apps and not self._proxies:
@@ -314,7 +317,8 @@ def _secrets(made: AppliedConfig) -> Iterator[tuple[_Thing, str, str]]:
 def _base(org: str | None, name: str) -> str:
     """Return the unique prefix for the names of the files with the secrets of one app or proxy.
 
-    If a key vault does not accept a character of the name, the prefix also contains digits of a digest.
+    If the name has a character that a key vault refuses, the prefix ends with digits of the name's SHA-256
+    digest.
     """
     parts = [name] if org is None else [org, name]
     base = ".".join(_NOT_PLAIN.sub("-", each).strip("-") or "unnamed" for each in parts)

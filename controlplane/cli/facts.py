@@ -1,4 +1,6 @@
-"""Format the facts of one object as lines for a person. A fact that contains other facts becomes a block.
+"""Format the facts of one object as lines for a person.
+
+A fact whose value is a group of other facts becomes an indented block.
 
 The functions in this module have no side effects.
 """

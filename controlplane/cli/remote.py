@@ -76,7 +76,8 @@ class Remote:
     def pieces(self, stream: Stream[Q], asked: Q, seconds: float | None = None) -> Iterator[bytes]:
         """Yield each piece of a response body as soon as the piece arrives.
 
-        `seconds` is the longest time to wait for a byte. If `seconds` is None, the default applies.
+        `seconds` is the longest time to wait for a byte. If `seconds` is None, the default time limit
+        applies.
         """
         with self._open("GET", stream.path, asked, seconds=seconds) as response:
             plain = {each.partition(";")[0] for each in stream.media_types}

@@ -290,7 +290,10 @@ def folded(line: str, width: int) -> str:
 
 
 def _key_text(given: str) -> str:
-    """Return the text of a public key. The option gives the key itself or the path of a file with the key."""
+    """Return the text of a public key.
+
+    The option `--key` gives the key itself, or the path of a file that contains the key.
+    """
     path = Path(given)
     try:
         if len(given) < 64 or "/" in given or path.is_file():

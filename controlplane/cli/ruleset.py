@@ -211,7 +211,7 @@ def apply(
 
 
 def _with_way_out(failed: CommandFailed, file: Path, org: str) -> CommandFailed:
-    """Add advice about the next step to the error for an active version that is not the expected version."""
+    """Add advice on the next step to the error that a different version of the ruleset is active."""
     conflict = re.fullmatch(r"ruleset (.+): version ([0-9]+) is active, .+ was expected", failed.lines[0])
     if conflict is None:
         return failed
@@ -298,7 +298,7 @@ def read_text(file: Path) -> str:
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:
-    """Parse a ruleset text, and return the result.
+    """Parse a ruleset text, and return the ruleset.
 
     Raise CommandFailed with each error in the ruleset, and its line and column.
     """

@@ -111,7 +111,10 @@ def _text(kind: str, value: Any, clock: Clock) -> str:
 
 
 def _fitting(layout: Layout, cells: Sequence[_Cells], width: int) -> list[tuple[_Cells, int]] | None:
-    """Return the columns that fit and their widths, or None if the required columns do not fit."""
+    """Return the columns that fit into `width`, with their widths.
+
+    Return None if the required columns do not fit.
+    """
     kept = list(cells)
     for dropped in (None, *layout.drops):
         kept = [each for each in kept if each.column.name != dropped]

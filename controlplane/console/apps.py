@@ -277,7 +277,7 @@ def _switched(app: AppFacts) -> str:
 
 
 async def _sample(context: OperationContext, actor: Actor, org_id: str) -> Sample:
-    """Return the address that a proxy reports.
+    """Return the proxy address for a code sample: an address that one of the proxies reports.
 
     Without a reported address, make an address from a proxy name that is a host name.
     """

@@ -174,7 +174,7 @@ def _plot(
 
 
 def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
-    """Return each labelled time, and whether a narrow chart omits the label of that time.
+    """Return each labelled time of a chart, and True if a narrow chart omits its label.
 
     A narrow chart omits every second label, and keeps the label of the roundest time.
     """
@@ -186,7 +186,9 @@ def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
 
 
 def _roundness(ms: int, zone: tzinfo) -> int:
-    """Return how many step lengths divide the time of day. A rounder time has a higher number.
+    """Return the roundness of a time: the number of step lengths that divide its time of day exactly.
+
+    A rounder time has a higher number.
 
     Midnight counts as a rounder time than noon.
     """
@@ -306,7 +308,7 @@ def curves(drawn: Sequence[Curve], label: str, span: Span, reaches: Sequence[tup
 def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
     """Split a curve into runs of consecutive points without gaps.
 
-    A run of only one point is drawn as a short line.
+    A run with only one point becomes a short line, so that the chart shows the point.
     """
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:

@@ -1,4 +1,4 @@
-"""Forms at /apps/{app}/… that add or remove a credential of an application, or set its end."""
+"""Forms at /apps/{app}/… that add a credential to an application, remove it, or set its expiry time."""
 
 from __future__ import annotations
 

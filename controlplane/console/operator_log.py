@@ -68,5 +68,5 @@ def _heads(request: PageRequest) -> tuple[Head, ...]:
 
 
 def report(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Describe a request in the operator log, without characters that change the text direction."""
+    """Describe the request in an operator log line, without characters that change the text direction."""
     return [(name, shown(value)) for name, value in readable_request(line, names)]

@@ -1,6 +1,6 @@
 """Number of failures and refusals, and latency of requests.
 
-Requests that rules blocked are counted separately.
+Requests that rules blocked are counted separately from failures and refusals.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Outcome:
 async def outcomes_in_time(
     context: OperationContext, actor: Actor, window: Window
 ) -> Sequence[Outcome] | None:
-    """Return the figures of a period's traffic.
+    """Return the numbers of requests in a period, by their outcomes.
 
-    Return None if computing the figures takes too long for the page.
+    Return None if counting the requests takes too long for the page.
     """
     try:
         async with asyncio.timeout(_WITHIN_SECONDS):

@@ -8,8 +8,8 @@ A page is one function in the module of its area, such as:
         return Page("orgs.html", "Organisations", {"orgs": found.orgs})
 
 A form that is sent by POST is a function too. The function of a form contains only the successful case, and
-raises an error for each mistake that the operator can correct. After such an error, the decorator `form`
-shows the page `again`, with the reasons and the typed values.
+raises an error for each mistake that the operator can correct. After an error of a form, the decorator `form`
+shows the page `again`, with the reasons for the error and with the values that the operator typed.
 
     @form("/orgs", again=orgs)
     async def add_org(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
@@ -24,11 +24,11 @@ checks a form's token, renders the template within the layout, and shows errors.
 
 and fills the block `content` with the macros of ui.html. The URL of a page contains all state of its view.
 Every link is made by `link()`, which keeps the organisation that the operator chose. Every form that is sent
-by POST contains `ui.token()`. In a template, `refused` has the reasons for an error, and `form` has the typed
-values. `refused` and `form` are empty if the operator opened the page by a link instead of a form. With
-`{% if may("editor", org_id) %}`, a template shows a button only if the actor may use the button. After
-success, a form returns a Redirect with a sentence, so that a reload repeats nothing. `console/areas.py` lists
-all modules that have pages.
+by POST contains `ui.token()`. In a template, `refused` contains the reasons for an error, and `form` contains
+the values that the operator typed. `refused` and `form` are empty if the operator opened the page by a link
+instead of a form. With `{% if may("editor", org_id) %}`, a template shows a button only if the actor may use
+the button. After success, a form returns a Redirect with a sentence, so that a reload repeats nothing.
+`console/areas.py` lists all modules that have pages.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PageRequest:
     def changed(self, /, **query: object) -> str:
         """Return the link to this page with other values for some query parameters.
 
-        A query parameter with the new value None is removed from the link.
+        If the new value of a query parameter is None, the link does not contain the query parameter.
         """
         return self.link(self.path, **{**dict(self.query), **query})
 

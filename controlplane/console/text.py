@@ -84,7 +84,7 @@ def time_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup
 def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
     """Return an HTML element with a time of day but no time zone, such as `14:30:05`.
 
-    The heading of the list names the time zone.
+    The element needs no time zone, because the heading of the list names the zone.
 
     If the time is on another day than today, the HTML element also shows the date.
     """

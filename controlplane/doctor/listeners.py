@@ -63,7 +63,7 @@ def _bound(address: Address) -> OSError | None:
 
 
 def _is_ours(address: Address, *, is_tls: bool) -> bool:
-    """Return True if a control plane responds at the address.
+    """Return True if the server that listens at the address is a control plane.
 
     The check of the listeners does not verify the control plane's certificate.
     """

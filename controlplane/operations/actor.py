@@ -32,8 +32,8 @@ class Actor:
     def is_named(self, name: str) -> bool:
         """Return True if an operator of that name is the actor.
 
-        Names compare as in the store, where A-Z equals a-z and all other characters must be identical. With a
-        looser comparison, an operator could be added whose different name counts as the actor's name.
+        Names compare as in the store, where A-Z equals a-z and all other characters must be identical. If
+        more names were equal, an operator with a different name could be taken for the actor.
         """
         return fold(self.name) == fold(name)
 
@@ -44,8 +44,8 @@ class Actor:
     def may(self, role: Role, org_id: str | None) -> bool:
         """Return True if the actor has at least this role in the organisation.
 
-        If the organisation is None, the permission must cover all organisations, which only a role in
-        EVERY_ORG does.
+        If `org_id` is None, the actor needs the role in all organisations, so only a role in EVERY_ORG
+        counts.
         """
         held = [self.roles[key] for key in (EVERY_ORG, org_id) if key is not None and key in self.roles]
         return any(RANK[each] >= RANK[role] for each in held)

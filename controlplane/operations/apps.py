@@ -313,7 +313,7 @@ async def _bound(context: OperationContext, app: App, proposal: str | None = Non
 def _switched(app: App, ruleset: str) -> str:
     """Return a text for the operator log about an app's switch to a different ruleset.
 
-    `app` is the state of the app before the switch.
+    `app` contains the values of the app before the app gets the different ruleset.
     """
     if app.ruleset_name == ruleset:
         return f"{app.name} unchanged: {ruleset} is already its ruleset"

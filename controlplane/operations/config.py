@@ -49,7 +49,7 @@ _MOST_LINES: Final = 1000  # lines of the operator log to search for the last ch
 class PlanConfig(Request):
     """Request to compare a configuration directory with the state of the control plane.
 
-    If `prune` is true, a plan deletes each object that a managed list does not name.
+    If `prune` is true, a plan deletes each object that is missing from a list in the configuration directory.
     """
 
     config: Wanted
@@ -191,7 +191,7 @@ async def _difference(
 async def _require_visible(context: OperationContext, actor: Actor, wanted: Wanted) -> None:
     """Raise Forbidden if the actor can't see everything that the plan compares.
 
-    Without the check, a plan would treat an existing object as new if the actor has no permission to see it.
+    Without this check, a plan would treat an object that the actor can't see as a new object.
     """
     if actor.sees is None:
         return
@@ -275,7 +275,7 @@ def _require_expected(planned: Difference, expected: str | None) -> None:
 def _require_roles(
     context: OperationContext, actor: Actor, present: Present, changes: Sequence[Change]
 ) -> None:
-    """Before slow work for a change begins, check the lowest role that the change needs.
+    """Before slow work begins, check that the actor has the lowest role that each change can need.
 
     When a plan runs, each operation of the plan checks the role that the operation needs.
     """

@@ -70,7 +70,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A performed operation of a plan, and the response of this operation."""
+    """One operation that a plan performed, and the response of this operation."""
 
     step: Step
     response: Response
@@ -261,7 +261,7 @@ def _new_app_steps(change: Change, app: WantedApp, secret: apps.ClientSecret | N
 
 
 def _credential_steps(change: Change, app: WantedApp) -> Iterator[Step]:
-    """Yield removals before additions.
+    """Yield the operations that change an app's credentials: removals before additions.
 
     To change a credential, a plan removes the credential and adds it again with its new facts.
     """

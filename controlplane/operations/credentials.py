@@ -188,7 +188,10 @@ async def add_key(context: OperationContext, actor: Actor, request: AddKey) -> A
 
 
 def _require_few_unnamed(app: App, now_ms: int) -> None:
-    """Raise Conflict if a proxy would have to try too many keys for one assertion."""
+    """Raise Conflict if the app has too many public keys without a key id.
+
+    A proxy would have to try each of these keys for an assertion.
+    """
     keys = [
         msgspec.json.decode(each.pins)
         for each in app.credentials
@@ -311,7 +314,7 @@ def _as_request() -> Iterator[None]:
 
 
 def _pins(wire: SyncFederated | SyncPublicKey | SyncCertificate) -> str:
-    """Return the credential members that proxies receive and that have no column in the store."""
+    """Return the JSON members of a credential that proxies receive and for which the store has no column."""
     members: dict[str, Any] = msgspec.to_builtins(wire)
     return msgspec.json.encode(
         {name: value for name, value in members.items() if name not in ("id", "kind", "endsAt")}
@@ -368,7 +371,7 @@ async def _described(context: OperationContext, app: App) -> tuple[CredentialFac
 def credentials_of(app: App, uses: CredentialUses, now_ms: int) -> list[CredentialFacts]:
     """Return all credentials of an app: client secrets first, with the newest secret first.
 
-    An ended secret is left out if the app has a newer secret.
+    The result omits an expired client secret if the app has a newer secret.
     """
     secrets = list(app.secrets)
     if app.newest_secret is not None and app.newest_secret not in secrets:

@@ -44,7 +44,7 @@ class CheckRuleset(Request):
 
 
 class CheckedRuleset(Response):
-    """Result of the check of a ruleset.
+    """Result of the validation of a ruleset, with its problems and warnings.
 
     If the ruleset is valid, the field `problems` is empty. The field `warnings` lists possible mistakes in
     the ruleset.
@@ -80,7 +80,7 @@ def _checked(given: GivenRules, now: float) -> CheckedRuleset:
 
 
 def checked(text: str, now: float, model: ResourceModel | None = None) -> CheckedRuleset:
-    """Return the problems of a ruleset text, and the possible mistakes that a check by its schemas finds."""
+    """Return the problems of a ruleset text, and warnings about possible mistakes in a valid ruleset."""
     try:
         ruleset = parse_ruleset(text)
     except InvalidRuleset as error:

@@ -29,7 +29,7 @@ _LOOKED_AT: Final = (
 class LookUpEvents(Request):
     """API request that finds the audit events with a given id.
 
-    `text` is an id, or text that contains GUIDs, ULIDs or trace ids, such as an error body or a log line.
+    `text` is the id itself, or an error body or log line that contains GUIDs, ULIDs or trace ids.
     """
 
     text: Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
@@ -76,7 +76,7 @@ async def _with_ids(
     group: tuple[str, ...],
     ids: tuple[str, ...],
 ) -> list[bytes]:
-    """Return the events in which an id field of the group has one of the ids.
+    """Return the events that have one of the given ids in one of the fields in `group`.
 
     Each event occurs only once in the result.
     """

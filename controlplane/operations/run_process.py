@@ -1,7 +1,7 @@
 """Worker process that runs functions of the control plane one at a time, and can be killed at any time.
 
-Functions, their arguments and their results are sent over a socket as pickles. If the control plane itself
-was killed, SIGALRM ends a run of the worker process soon after its deadline.
+Functions, their arguments and their results are sent over a socket as pickles. If the control plane is killed
+while a function runs, SIGALRM ends the worker process soon after the function's deadline.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ProcessDied(Exception):
 
 
 class RunProcess:
-    """Object through which the control plane uses one worker process.
+    """Starts a worker process for the control plane, sends functions to it, and receives their results.
 
     The worker process starts at once, and is ready when it has finished its imports.
     """

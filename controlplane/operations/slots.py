@@ -1,6 +1,6 @@
 """Slots that limit how many operations of one kind an operator runs at the same time.
 
-An operator who has no free slot waits only for the operations of the same operator.
+If all slots of an operator are in use, a new operation waits only for operations of this operator.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def what_stops(effect: StopEffect) -> str:
 
 
 def consequences(effect: StopEffect) -> tuple[str, str]:
-    """Return a sentence on the requests of the last hour, and a sentence on the stop's effect on requests."""
+    """Return a sentence on the requests of the last hour, and one sentence on the effect of the stop."""
     whose = _whose(effect)
     if effect.requests is None:
         asked = f"The number of requests that {whose} sent in the last hour is not known now."

@@ -58,7 +58,10 @@ def _local_edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> li
 
 
 def unit_of(interval_ms: int, starts: Sequence[int]) -> int:
-    """Return an interval length for the search index. The length divides each given interval exactly."""
+    """Return an interval length for the search index.
+
+    The length divides each interval that begins at one of the `starts`.
+    """
     if all(start % interval_ms == 0 for start in starts):
         return interval_ms
     return HOUR_MS if all(start % HOUR_MS == 0 for start in starts) else QUARTER_MS

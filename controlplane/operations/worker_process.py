@@ -135,15 +135,15 @@ async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwa
 async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function on an uploaded file in a worker process.
 
-    Work on rules uses a different worker process, so this function does not delay work on rules.
+    Operations on rules use a different worker process, so uploaded files do not delay operations on rules.
     """
     return await _files.do(actor.name, _LONGEST_OF_A_FILE, function, *args, **kwargs)
 
 
 async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function in a worker process, for an operation that makes a change.
+    """Run a function in the worker process for operations that make a change.
 
-    Dry runs, which viewers may start, use a different process, so dry runs do not delay this function.
+    Dry runs, which viewers may start, use a different worker process, so dry runs do not delay changes.
     """
     return await _changes.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
@@ -153,7 +153,7 @@ async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **
 
     If the function fails, the page is shown without the function's result.
 
-    Return None if the function does not finish soon.
+    Return None if the function fails, or if it takes too long for the page.
     """
     try:
         async with asyncio.timeout(_LONGEST_OF_A_PAGE):

@@ -207,7 +207,7 @@ WITH_SCHEMA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Organisation and period of a report, which its statements name."""
+    """Organisation and period of an audit report, as the sentences of the report name them."""
 
     org: str
     from_: str
@@ -275,7 +275,7 @@ def _possible(rows: Sequence[Activity], noun: str) -> list[str]:
 
 
 def because(reason: str) -> str:
-    """Return `because …` for a reason written as a sentence, or `because of …` for a part of a request."""
+    """Return `because …` if the reason is a sentence, or `because of …` if it names a part of a request."""
     is_sentence = reason.startswith(("the ", "neither "))
     return f"because {reason}" if is_sentence else f"because of {reason}"
 
@@ -395,7 +395,7 @@ def _numbers(proxy: ProxyTrail) -> str:
 def headline_of(
     span: Span, statements: Sequence[Statement], gaps: Sequence[str], oldest: str | None
 ) -> tuple[str, ...]:
-    """Return the headline of a report: if the report is complete, its most important gap, and the facts."""
+    """Return the headline of a report: its completeness or its most important gap, and its main facts."""
     if gaps:
         rest = len(gaps) - 1
         more = f" There {'is' if rest == 1 else 'are'} {counted(rest, 'more reason')} below." if rest else ""

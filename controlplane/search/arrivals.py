@@ -1,6 +1,6 @@
 """Events that the embedded search index receives, with an object of attributes for each event.
 
-The code of this module does no I/O itself, except that it logs.
+The functions in this module do no input or output, except that they log.
 """
 
 from __future__ import annotations

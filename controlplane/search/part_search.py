@@ -1,7 +1,7 @@
 """Searches the parts of the embedded index for the newest matching events, within a time limit.
 
 FTS5 finds candidates. The row of an event in the index is enough to evaluate most terms of a search filter.
-If the index row is not enough for a term of the filter, the search reads the text of the event.
+If a search term compares a value that the index row lacks, the search reads the full event.
 """
 
 from __future__ import annotations
@@ -77,13 +77,16 @@ class TimeLimit:
         may_end: Callable[[Key], bool] = lambda left: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set a time limit in seconds. After the limit, the search ends when `may_end` permits."""
+        """Set the time limit of a search, in seconds.
+
+        After the time limit, the search ends as soon as `may_end` returns True.
+        """
         self._may_end = may_end
         self._clock = clock
         self._ends = clock() + seconds
 
     def look(self, left: Key) -> None:
-        """Raise OutOfTime if the time limit is reached and the search may end here.
+        """Raise OutOfTime if the time limit is reached and the search may end at the key `left`.
 
         The next page of the search continues with events that have smaller keys than `left`.
         """
@@ -95,7 +98,7 @@ class TimeLimit:
 
 
 class Reader:
-    """State of one database connection that later searches use again."""
+    """State of a database connection, which the next searches on the connection use again."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
@@ -182,7 +185,10 @@ class Search:
         return first, last
 
     def _asked_of(self, part: Part) -> tuple[_Source, list[Condition], list[Term]]:
-        """Return the table of candidate events, conditions on the table's rows, and terms that need texts."""
+        """Return the SQL source of candidate events, the SQL conditions on its rows, and some search terms.
+
+        These search terms can be tested only on the texts of the events.
+        """
         codes = self._reader.codes(part.number)
         source, told, is_by_tokens = self._source(part, codes)
         if self._query.org_ids is not None:
@@ -200,9 +206,9 @@ class Search:
         return source, told, asked
 
     def _source(self, part: Part, codes: Codes) -> tuple[_Source, list[Condition], bool]:
-        """Return the table of candidate events and its conditions.
+        """Return the SQL source of the candidate events in an index part, and the SQL conditions on them.
 
-        The third value is True if the tokens of the index select the candidate events.
+        The third returned value is True if FTS5 tokens select the candidate events.
         """
         rows, words = f"rows_{part.number}", f"words_{part.number}"
         between = self._bounds(part)
@@ -223,8 +229,8 @@ class Search:
     def _rare(self, part: Part, tokens: Tokens) -> str:
         """Return an FTS5 expression that finds few events of the part, or an empty text.
 
-        To match a token, FTS5 reads all of its index entries. Frequent tokens take long, so the search starts
-        with rare tokens.
+        To match a token, FTS5 reads every index entry of the token. Frequent tokens take long, so the search
+        starts with rare tokens.
         """
         if len(tokens.required) + len(tokens.excluded) < 2:
             return ""
@@ -277,7 +283,8 @@ def newest_rows(
 ) -> tuple[list[_Row], Key | None]:
     """Return the newest matching events as rows of key and columns.
 
-    If the search reached its time limit, also return the key from which the next search can continue.
+    The second returned value is the key from which the next search can continue, if the search reached its
+    time limit.
     """
     parts = search.parts
     begin = min(begin, parts[0].end) if parts else begin
@@ -302,7 +309,7 @@ def newest_rows(
 def _look(time_limit: TimeLimit, after: Key, left: Key) -> None:
     """Raise OutOfTime if the time limit of the search is reached.
 
-    `after` is the greatest key that an event in the next part of the index can have.
+    `after` is the greatest key that is possible in the next part of the index.
     """
     time_limit.look(max(left, after))
 

@@ -1,6 +1,6 @@
-"""Translates the terms of a filter into tokens that find candidates, and conditions on rows.
+"""Translates the terms of a search filter into FTS5 tokens and into SQL conditions on the index rows.
 
-The code of this module does no I/O itself.
+The functions in this module do no input or output.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class Tokens:
         return Tokens(tuple(dict.fromkeys((*self.words, rare))), (), self.excluded)
 
     def expression(self, orgs: Sequence[int]) -> str:
-        """Return the FTS5 expression for events of these organisations, or "" if nothing is required."""
+        """Return the FTS5 expression that finds events of these organisations.
+
+        Return "" if the filter and the organisations require no token.
+        """
         required = [*self.required]
         if 0 < len(orgs) <= _MOST_TOKENS:
             required.append(_any(map(_quoted, map(org_token, orgs))))
@@ -102,7 +105,7 @@ def is_one_word(term: Term) -> TypeGuard[TextTerm]:
 def names_of(term: Term) -> tuple[str, ...]:
     """Return the event ids or request ids that a term of the filter names.
 
-    The store's own index of ids finds the events with these ids.
+    The store finds events with these ids by its own index of ids, without the search index.
     """
     if isinstance(term, HasTerm | TextTerm) or term.negated or term.field.name not in ("id", "request"):
         return ()
@@ -111,7 +114,7 @@ def names_of(term: Term) -> tuple[str, ...]:
 
 
 def request_tokens(term: Term) -> str:
-    """Return the FTS5 expression for the request ids of a term.
+    """Return the FTS5 expression that finds the request ids in a search term, or an empty text.
 
     If a request id equals the id of its event, the index has no token for the request id.
     """
@@ -137,7 +140,8 @@ def _required(term: FieldTerm | HasTerm, codes: Codes) -> list[str]:
 def _of_match(name: str, match: Match) -> list[str]:
     """Return the FTS5 tokens that an event has if the match accepts the event's value of this field.
 
-    The list is empty if no token is known, or if the tokens would exclude only few events.
+    Return an empty list if the index has no token for the match, or if its tokens would exclude only few
+    events.
     """
     if name in ("path", "query"):
         return _in_value(match)
@@ -247,7 +251,7 @@ class RowDialect:
         return Condition(f"key IN (SELECT rowid FROM {self._words} WHERE {self._words} MATCH ?)", (match,))  # noqa: S608
 
     def times(self, from_ms: int | None, to_ms: int | None) -> list[Condition]:
-        """Return the time conditions that the row key of an event can't express.
+        """Return SQL conditions on the event time for the time limits that the row key can't express.
 
         A row key stores a time before 1970 as the earliest possible time, and a time after 2248 as the
         latest.

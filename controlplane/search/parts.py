@@ -68,8 +68,8 @@ _VALUES: Final = ", ".join("?" * (len(COLUMNS) + 1))
 def telling_damage() -> Iterator[None]:
     """Raise DatabaseError if the content of the search index is unreadable.
 
-    The index writer stores only readable content. So if content of the index is unreadable, the disk has
-    damaged this content. SQLite itself raises DatabaseError for a damaged file.
+    The index writer stores only readable content. Unreadable content therefore means that the disk has
+    damaged the index. For other damage of the file, SQLite raises DatabaseError without this function.
     """
     try:
         yield
@@ -91,7 +91,7 @@ class Part:
         return key >> PART_BITS, self.number << PART_BITS | key & mask()
 
     def last_before(self, before: Key) -> int:
-        """Return the greatest key that an event of this part can have before the given time and position."""
+        """Return the greatest key of this part that lies before the time and position in `before`."""
         time_ms, position = before
         within = position - (self.number << PART_BITS)
         return (time_ms << PART_BITS) + min(max(within, 0), mask() + 1) - 1
@@ -158,7 +158,8 @@ def read_codes(db: sqlite3.Connection, part: int, codes: Codes) -> None:
 class PartWriter:
     """Writes events to the parts of the embedded search index.
 
-    The index writer caches the dictionary of the newest part, unless another process writes the index.
+    The index writer caches the dictionary of the newest index part, and drops the cache if another process
+    writes the index.
     """
 
     def __init__(self) -> None:

@@ -106,7 +106,7 @@ TEXT_FIELDS: Final = ("path", "query", "rule", "reason", "logged", "transform")
 
 @dataclass(frozen=True, slots=True)
 class Exactly:
-    """Search match that accepts a field's entire value, and ignores the case of A-Z."""
+    """Condition of a search: a field must have exactly this value, apart from the case of A-Z."""
 
     text: str
 
@@ -120,7 +120,7 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Search match that accepts a number or a time within a range.
+    """Condition of a search: a number or a time must be within a range.
 
     Times in the range are in milliseconds since 1970. A bound that is None does not limit the range.
     """
@@ -421,8 +421,8 @@ def parse_time(text: str, now_ms: int) -> int:
 def rfc3339_ms(text: str) -> int | None:
     """Return the milliseconds since 1970 of an RFC 3339 time, or None if the text is not such a time.
 
-    A time without an offset is UTC. The result is None if the text is not an RFC 3339 time. The result is
-    also None if the time has no valid year in UTC, because such a time could not be written again.
+    A time without an offset is UTC. The result is None if the text is not an RFC 3339 time. Return None also
+    if the time has no valid year in UTC, because the function `rfc3339` could not write such a time.
     """
     try:
         moment = datetime.fromisoformat(text.upper())

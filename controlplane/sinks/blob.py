@@ -64,7 +64,7 @@ class BlobSink:
 
 
 def open_objects(settings: BlobSettings, egress: Egress) -> ObjectStore:
-    """Return the storage of the archive. The storage of the archive is not connected yet.
+    """Return the object storage of the archive sink, without a connection to it.
 
     Raise SinkUnavailable if the package for this kind of storage is missing.
     """

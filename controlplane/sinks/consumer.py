@@ -82,7 +82,7 @@ class Consumer:
         self._tries = 0  # number of failed attempts at this position
 
     def wake(self) -> None:
-        """Make the consumer look for new events soon."""
+        """Wake the consumer, so that it soon looks for new audit events."""
         self._attempts.wake()
 
     async def run(self) -> None:
@@ -119,7 +119,7 @@ class Consumer:
     async def _end_of_range(self, archive: Archive) -> int | None:
         """Return the end of the range of events to archive now, or None if no range is due.
 
-        Until the cursor has moved past the end of the range, each call returns the same end.
+        Each call returns the same end until the sink's cursor has moved past the end of the range.
         """
         found = await self._store.archive_range(self._position)
         if found is None:
@@ -234,8 +234,7 @@ class Consumer:
     ) -> Sent:
         """Send the events to the sink.
 
-        If the sink accepts other events but not these, count the failure as a refusal of these events by the
-        sink.
+        If the sink accepts other events but not these events, raise SinkRefused instead of SinkUnavailable.
         """
         try:
             return await self._send(sink, batch)
@@ -249,7 +248,7 @@ class Consumer:
     async def _takes_one(self, sink: Sink, events: Sequence[SinkEvent]) -> bool:
         """Return True if the sink accepts at least one of the given events.
 
-        The sink receives an accepted event twice: once by this method, and once by the usual delivery.
+        The sink receives an accepted event twice: once as a test, and again with the usual delivery.
         """
         for each in events:
             try:
@@ -280,7 +279,7 @@ class Consumer:
     # Dead letters
 
     async def _retry(self, sink: Sink, selection: Selection) -> bool:
-        """Send the dead letters again for which an operator requested a new delivery.
+        """Send a dead letter again if an operator requested a new delivery of the dead letter.
 
         Return True if an operator had requested a new delivery of at least one dead letter.
         """
@@ -340,7 +339,7 @@ class Consumers:
         self._all = {each.name: Consumer(each, store, clock, open_sink) for each in sinks}
 
     def wake(self) -> None:
-        """Make all consumers look for new events soon."""
+        """Wake the consumers of all sinks, so that each consumer soon looks for new audit events."""
         for consumer in self._all.values():
             consumer.wake()
 

@@ -37,7 +37,7 @@ class ChainTables:
     async def adopt_blocks(self, org_id: str) -> int:
         """Add the next blocks to the audit chain that an earlier release stored without a chain.
 
-        Return the number of events in these blocks.
+        Return the number of events in the added blocks.
         """
         return await self._database.write(
             lambda connection: self._chain().adopt(connection, org_id), of_org(org_id)

@@ -46,7 +46,7 @@ _LAST_POSITION: Final = (1 << 63) - 1
 def walk(
     connection: Connection, org_id: str, reached: Reached, last: int, key: bytes
 ) -> tuple[Reached, Misfit | None]:
-    """Verify the next links of the chain, up to number `last`.
+    """Verify the links of an audit chain that follow `reached`, up to the link with the number `last`.
 
     Stop before the first link that does not match.
     """
@@ -87,7 +87,8 @@ def _further(reached: Reached, link: Link) -> Reached:
 def mismatch_at_end(connection: Connection, org_id: str) -> Misfit | None:
     """Read the end of an organisation's audit chain in one transaction, and return its mismatch.
 
-    The mismatch is a link that the verification cannot reach, or a block that the newest link does not cover.
+    A mismatch is a link that the verification cannot reach, or a block of events that the newest link does
+    not cover.
     """
     row = connection.row(
         "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)
@@ -138,9 +139,9 @@ def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -
 
 
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
-    """Return the record of the link that was made from the last verified link.
+    """Return the record of the chain link that directly follows the last verified link.
 
-    The number of this link may have been changed.
+    Find this link by its content, because an attacker may have changed its number.
     """
     with each_link(connection, org_id) as links:
         for link in links:
@@ -150,7 +151,7 @@ def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record 
 
 
 def _is_followed(connection: Connection, reached: Reached, link: Link) -> bool:
-    """Return True if the next link was made from this link, either as stored or as recomputed."""
+    """Return True if the next link of the audit chain was made from `link`, as stored or as recomputed."""
     made = (link.link, make_link(reached.link, link.record))
     for following in links_after(connection, link.record.org_id, link.record.number, 1):
         return any(make_link(each, following.record) == following.link for each in made)
@@ -169,7 +170,7 @@ def _mismatch_of_purge(record: Record) -> Misfit | None:
 
 
 def _mismatch_between(connection: Connection, org_id: str, first: int, last: int) -> Misfit | None:
-    """Return the mismatch of a block in this range of positions that no link of the chain covers."""
+    """Return a mismatch if the range of positions contains a block of events that no link covers."""
     row = connection.row(
         "SELECT position, body FROM blocks WHERE org_id = ? AND position BETWEEN ? AND ?"
         " ORDER BY position LIMIT 1",

@@ -3,13 +3,13 @@
 A database job is a plain function that reads or writes the database. The database interface runs each job in
 one thread. A job that writes runs in one transaction: if the job fails, none of its changes stay. A write job
 must name its locks, and reads the database only while it holds these locks. A database engine that allows
-only one writer at a time needs no locks. Other database engines acquire a job's locks before the job runs,
-and hold the locks until the job's transaction ends.
+only one writer at a time needs no locks. A database engine with several writers acquires a job's locks before
+the job runs, and holds these locks until the job's transaction ends.
 
 Shared SQL may use `?` or `?1` for parameters, `ON CONFLICT` with column names, `CASE` and `RETURNING`. A
 boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` contains the SQL that differs
-between database engines. Shared SQL must not use JSON functions, row numbers or collations. Shared SQL
-compares names without letter case by the function `lower`.
+between database engines. Shared SQL must not use JSON functions, row numbers or collations. To compare names
+without regard to letter case, shared SQL calls the SQL function `lower`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Connection(Protocol):
         """Return the time by which rate limits and time windows are measured, in Unix milliseconds."""
 
     def shared_ms(self) -> int:
-        """Return the Unix time in milliseconds of the clock that all processes with this database share."""
+        """Return the Unix time in ms by a clock that all processes that use the database share."""
 
     def damaged_text(self) -> AbstractContextManager[None]:
         """Decode text within this context: bytes that are not UTF-8 become escapes and raise no error.
@@ -96,7 +96,10 @@ Job = Callable[[Connection], T]
 
 
 class Lock(NamedTuple):
-    """Name of a lock. A write job holds the lock alone, or jobs share it that only read the locked data."""
+    """Name of a database lock, and the mode in which a job holds the lock.
+
+    A write job holds the lock alone, or jobs share it that only read the locked data.
+    """
 
     name: str
     mode: Literal["alone", "shared"] = "alone"
@@ -168,7 +171,8 @@ class Database(Protocol):
 def is_text(value: str) -> bool:
     """Return whether a row of the database can contain the text.
 
-    UTF-8 cannot encode lone surrogates, and PostgreSQL cannot store the NUL character.
+    The text must not contain a lone surrogate, which UTF-8 cannot encode, or NUL, which PostgreSQL cannot
+    store.
     """
     if value.isascii():
         return "\0" not in value

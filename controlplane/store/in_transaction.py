@@ -54,7 +54,8 @@ class InTransaction:
 def finished(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, without an event loop.
 
-    The coroutine must not wait for anything, because a transaction has a thread and no event loop.
+    The coroutine must not wait for anything, because a database transaction runs in a thread without an event
+    loop.
     """
     try:
         work.send(None)

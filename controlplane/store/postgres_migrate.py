@@ -27,10 +27,10 @@ def has_tables(raw: psycopg.Connection[TupleRow]) -> bool:
 
 
 def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool = False) -> None:
-    """Upgrade the PostgreSQL database from any earlier release to this release.
+    """Upgrade the tables of a PostgreSQL database from any earlier release to this release.
 
-    An empty database gets all tables of this release. Raise StoreError if a copy of a store into this
-    database is unfinished, unless the caller continues this copy.
+    An empty database gets all tables of this release. Raise StoreError if the database contains an unfinished
+    copy of a store, unless the caller is the copying command.
     """
     if not is_copied and raw.execute("SELECT to_regclass(%s)", (MARK,)).fetchone() != (None,):
         raise StoreError(f"{address}: a copy into the database is not finished: run `store copy` again")

@@ -1,8 +1,8 @@
 """Control planes that share one PostgreSQL database: one control plane is the leader.
 
 A control plane is the leader as long as its own database session holds the leader lock. The leader lock ends
-when the database session ends. So another control plane gets the lock if the leader dies, stalls or loses its
-connection. The database session that holds the leader lock also receives the announcements of new events.
+when the database session ends. If the leader dies, stalls or loses its connection, another control plane gets
+the lock. The database session that holds the leader lock also receives the announcements of new events.
 Announcements of new events only shorten the delay of readers. Without announcements, readers look for new
 events every few seconds.
 """

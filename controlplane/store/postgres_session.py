@@ -31,7 +31,7 @@ def conninfo(url: str) -> str:
 
 
 def setting_up(**further: str) -> bytes:
-    """Return the SQL statement that sets these settings and the settings of every session."""
+    """Return the SQL statement that sets the given session settings, and the settings of every session."""
     settings = (
         f"set_config('{name}', '{value}', false)" for name, value in (_AT_THE_SERVER | further).items()
     )

@@ -144,7 +144,8 @@ def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends
 
     The control plane accepts the previous keys until `old_ends_ms`. If `old_ends_ms` is None, the previous
     keys are refused at once. If the previous keys were never used and still older keys are accepted, the
-    older keys are accepted until `old_ends_ms`. So a proxy never has more than two pairs of keys.
+    older keys are accepted until `old_ends_ms`. Because of this early expiry, the control plane never accepts
+    more than two pairs of keys of a proxy.
     """
     if old_ends_ms is None:
         connection.run("DELETE FROM ending_keys WHERE proxy_id = ?", (proxy_id,))
@@ -188,7 +189,7 @@ def _has_older(connection: Connection, proxy_id: str, now_ms: int) -> bool:
 
 
 def note_first_use(connection: Connection, proxy_id: str, api_key_digest: bytes, now_ms: int) -> None:
-    """Set the expiry time of a proxy's old keys at the first call with its current keys."""
+    """When a proxy uses its new keys for the first time, let its old keys expire soon."""
     first = connection.count(
         "UPDATE proxies SET key_used_ms = ? WHERE proxy_id = ? AND api_key_digest = ?"
         " AND key_used_ms IS NULL",

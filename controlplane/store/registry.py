@@ -659,8 +659,8 @@ def _proxy(connection: Connection, proxy_id: str) -> Proxy:
 def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
     """Build the proxies from database rows.
 
-    Each row has a proxy and one of its organisations. The result keeps the order in which proxies first
-    appear.
+    Each row contains a proxy and one of its organisations, or None for a proxy without organisations. The
+    proxies have the order of their first rows.
     """
     org_ids: dict[Row, list[str]] = {}
     for *proxy, org_id in rows:

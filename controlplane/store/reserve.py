@@ -2,7 +2,7 @@
 
 The reserve is a file of zeros next to the database. If the disk is full and a write must succeed, the store
 shortens the reserve's file by one piece. The store then repeats the failed write at once, before another
-process can use the freed space. When the disk has plenty of space again, the file of the reserve grows back
+process can use the freed space. When the disk has plenty of space again, the store extends the reserve's file
 to its full size.
 """
 
@@ -62,7 +62,7 @@ class Reserve:
                 os.close(fd)
 
     def release(self) -> bool:
-        """Shorten the reserve by one piece, which frees disk space.
+        """Shorten the reserve's file by one piece, so that the disk has free space.
 
         Return False if the reserve is empty.
         """

@@ -25,7 +25,7 @@ def ranges(numbers: Iterable[int]) -> list[Gap]:
 
 
 def fold(highest: int, gaps: Sequence[Gap], came: Sequence[Gap]) -> tuple[int, list[Gap]]:
-    """Return the highest sequence number and the remaining gaps after the events in `came` have arrived.
+    """Return the highest sequence number and the remaining gaps, after the numbers in `came` have arrived.
 
     Both lists, `gaps` and `came`, contain their ranges in ascending order.
     """

@@ -205,7 +205,10 @@ def _write(
 
 
 def _set_sequences(source: sqlite3.Connection, target: _Target) -> None:
-    """Set the database's sequences, so that new rows and events get higher numbers than the copied ones."""
+    """Set the sequences of the target database.
+
+    New rows and events then get higher numbers than the copied rows and events.
+    """
     ((last,),) = source.execute("SELECT position FROM last_position").fetchall()
     _fetch(target, "SELECT setval('positions', ?, ? > 0)", (max(last, 1), last))
     for table, column in _COUNTED:

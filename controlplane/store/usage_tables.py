@@ -130,7 +130,10 @@ class UsageTables:
         return await self._database.read(job)
 
     async def purge_usage(self, before_day: int) -> int:
-        """Delete the usage counts of days before `before_day`. Return the number of deleted counts."""
+        """Delete the usage counts of days before `before_day`.
+
+        Return how many counts were deleted.
+        """
 
         def job(connection: Connection) -> int:
             days = connection.count("DELETE FROM app_days WHERE day < ?", (before_day,))

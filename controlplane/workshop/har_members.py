@@ -21,10 +21,12 @@ _TYPE: Final = "@odata.type"  # `body_only` always allows this member
 
 
 def members_of(exchanges: Iterable[Exchange]) -> tuple[str, ...] | None:
-    """Return the names of all members of the bodies, sorted, or None if a rule can't list them.
+    """Return the sorted names of all JSON members in the recorded bodies.
 
-    A rule can't list the members if a body is unknown, is not a JSON object, or has a member name that a rule
-    can't contain. Return None also if no recorded body has a member.
+    Return None if a rule can't list the names.
+
+    A rule can't list the names if a recorded body is unknown, is not a JSON object, or contains a name that
+    rules do not accept. Return None also if no recorded body has a member.
     """
     names: dict[str, str] = {}
     for exchange in exchanges:

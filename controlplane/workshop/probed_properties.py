@@ -19,8 +19,8 @@ _PROPERTY: Final = re.compile(r"[^\W\d]\w*(?:/[^\W\d]\w*)*")
 def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]:
     """Return the hidden properties that the query names, although the filter removes these properties.
 
-    Return no property names if the rules refuse the query for another reason, such as a search in all
-    properties.
+    Return no property names if the query guard refuses the query for a different reason, such as a search in
+    all properties.
     """
     if _is_probed(Transforms(strip=(_NAME_OF_NOTHING,)), target):
         return ()

@@ -1,4 +1,4 @@
-"""List the routes to a schema element that follow from its path alone, without a schema."""
+"""List the routes to the data of a rule that its path alone reveals, without a schema."""
 
 from __future__ import annotations
 

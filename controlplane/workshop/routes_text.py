@@ -1,4 +1,4 @@
-"""One-line summaries of the routes that a rule leaves open."""
+"""One-line summaries of open routes: paths that a ruleset allows to data that one of its rules blocks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def advice_with_routes(
     model: ResourceModel | None = None,
     root: str = GRAPH_ROOT,
 ) -> tuple[RulesetProblem, ...]:
-    """Return the warnings about a ruleset, also about each route that a rule leaves open.
+    """Return the warnings about a ruleset, with a warning for each rule that has an open route.
+
+    An open route is a path, allowed by the ruleset, to data that the rule blocks or filters.
 
     `root` is the root path of the service that the schema describes.
     """
@@ -59,7 +61,10 @@ def advice_with_routes(
 def route_warnings(
     document: yaml_document.Document, ruleset: Ruleset, model: ResourceModel | None, root: str
 ) -> tuple[RulesetProblem, ...]:
-    """Return a warning for each rule that leaves a route open, and for each path outside the schema."""
+    """Return a warning for each rule with an open route, and for each rule path outside the schema.
+
+    An open route is a path, allowed by the ruleset, to data that the rule blocks or filters.
+    """
     report = routes_of(ruleset, model, limit=_CHECKED, root=root)
     lines = _lines_of(document, ruleset)
     problems: list[RulesetProblem] = []
@@ -77,7 +82,7 @@ def route_warnings(
 def counted(rule: Rule, found: RuleRoutes) -> str:
     """Describe how many routes to the schema elements of a rule are closed by this rule.
 
-    The result is an empty text if the rule is an allow rule.
+    Return an empty text if the rule has the verdict allow.
     """
     if not found.routes:
         return ""
@@ -106,7 +111,10 @@ def _parts(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> Iterator[st
 
 
 def passing_summary(passing: tuple[Passing, ...], lines: tuple[int, ...]) -> str:
-    """Describe which navigations a rule lets through, and the lines of the rules that hide the targets."""
+    """Return a sentence on the `$expand` navigations that a rule allows.
+
+    The sentence also gives the numbers of the lines with the rules that hide the expanded objects.
+    """
     names = _listed(tuple(each.navigation for each in passing))
     hiding = sorted({lines[index] for each in passing for index in each.hidden_by})
     if not hiding:

@@ -118,11 +118,13 @@ class Evidence:
             self.transforms[transforms] += 1
 
     def filter(self, *, is_general: bool) -> Filter | None:
-        """Return a filter that shows at most the data of the recorded responses; None if no filter is needed.
+        """Return a filter that shows no more data than the recorded responses.
+
+        Return None if no filter is needed.
 
         If a pattern stands for several resources and only some responses were filtered, the filter applies to
-        all these resources. A path pattern cannot express that some resources of the pattern were not
-        filtered.
+        all these resources. The reason is that a path pattern cannot exclude single resources from the
+        filter.
         """
         if self.hidden is None or (self.whole and not is_general):
             return None
@@ -157,7 +159,7 @@ def _both(first: Transforms | None, second: Transforms | None) -> Transforms | N
 def _in_one_list(transforms: Transforms) -> Transforms:
     """Combine allowed and stripped properties into one list, because a rule has only one property list.
 
-    Remove the stripped properties from the allowed properties.
+    Remove the properties in `strip` from the properties in `allow`.
     """
     if transforms.allow is None:
         return transforms
@@ -287,7 +289,7 @@ class Observations:
 def _transforms(names: tuple[str, ...]) -> Transforms | None:
     """Parse names of transforms such as `strip:a`, `allow:b` and `items:{…}`.
 
-    Return None without names, or if a rule can't contain one of the transforms.
+    Return None if `names` is empty, or if a rule can't contain one of the transforms.
     """
     named = parse_names(names)
     known = [*named.stripped, *(named.allowed or ())]
@@ -303,7 +305,7 @@ def _transforms(names: tuple[str, ...]) -> Transforms | None:
 def _kept(texts: Sequence[str]) -> tuple[Kept, ...] | None:
     """Parse the texts that `condition_text` made from conditions on items.
 
-    Return None if one of the texts is truncated.
+    Return None if the text of a condition is truncated and therefore can't be parsed.
     """
     if not texts:
         return ()
@@ -395,15 +397,15 @@ def suggest(
 
     Raise InvalidRuleset if the name is invalid.
 
-    `about` contains the lines of the comment at the start of the ruleset. `filters` contains filters for a
-    pattern and a method. These filters apply in addition to the filters of the recorded responses. If each
-    recorded body is known, `members` contains the members of all bodies for a pattern and method. The rules
-    of the patterns in `unguarded` get no query guard. The comment at the start of the ruleset says that the
-    suggestion leaves out the requests in `blocked`.
+    `about` contains the lines of the comment at the start of the ruleset. `filters` contains a filter for
+    each pair of a path pattern and an HTTP method. These filters apply in addition to the filters of the
+    recorded responses. If each recorded body is known, `members` contains the members of all bodies for a
+    pattern and method. The rules of the patterns in `unguarded` get no query guard. The comment at the start
+    of the ruleset says that the suggestion leaves out the requests in `blocked`.
 
-    A filter also blocks paths and queries that name a hidden property. Evaluate the suggested rules with
-    filters on the same traffic, and call `suggest` again with the results of `Blocked`. Repeat this
-    evaluation and the call of `suggest` until no suggested rule needs to lose its query guard.
+    A filter also blocks paths and queries that name a hidden property. Evaluate the suggested ruleset on the
+    same traffic, and call `suggest` again with the results of `Blocked`. Repeat this evaluation and the call
+    of `suggest` until no suggested rule needs to lose its query guard.
     """
     name = _plain(name)
 
@@ -420,7 +422,7 @@ def suggest(
 
 
 class Blocked:
-    """Requests that the filters of a suggested ruleset block although the suggestion should allow them.
+    """Counts the recorded requests that a suggested ruleset blocks by mistake, because of one of its filters.
 
     A suggested rule loses its query guard if the guard would block an allowed query. The rule never loses its
     filter, because without a filter it would show more than the recorded responses. If a filter blocks a
@@ -565,7 +567,7 @@ def _resource(pattern: str) -> str:
 def _root(pattern: str) -> str:
     """Return the version and the first segment of a pattern.
 
-    If this segment is `/me`, also return the next segment.
+    If the first segment is `/me`, also return the second segment.
     """
     words = pattern.split("/")
     return "/".join(words[: 4 if words[2:3] == ["me"] else 3])
@@ -640,7 +642,7 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
 def _when(evidence: Sequence[Evidence]) -> str:
     """Return the period of the recorded requests as text.
 
-    The text is empty if no request has a known time.
+    Return an empty text if no request has a known time.
     """
     first = min((one.first for one in evidence if one.first is not None), default=None)
     last = max((one.last for one in evidence if one.last is not None), default=None)

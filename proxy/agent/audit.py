@@ -160,7 +160,7 @@ class Audit:
         return self._status
 
     def last_status(self) -> AuditStatus | str:
-        """Return the last audit status, or the reason why no status is known."""
+        """Return the last audit status that is known, or the reason why no audit status is known."""
         return self._status or self._why_closed
 
     async def _look_now(self) -> None:
@@ -185,7 +185,7 @@ class Audit:
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:
         """Return the journal's status and the backlog.
 
-        If the backlog may be outdated, also return the reason.
+        The third value is the reason why the backlog may be outdated, or None if the backlog is current.
 
         This method never raises OSError: if the disk fails, the caller still has to report the failure.
         """

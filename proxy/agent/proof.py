@@ -49,7 +49,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Outcome: no proof that the control plane sent this response about this batch."""
+    """Outcome of a check: nothing proves that the control plane sent this response about this batch."""
 
     text: str  # one line for an operator
 
@@ -141,7 +141,7 @@ def _has_our_form(response: Response) -> bool:
 
 
 def _kind(response: Response) -> str:
-    """Return a text with the content type of a response.
+    """Return the content type of a response as text for a message.
 
     The returned text also says if the response body is an HTML page.
     """

@@ -159,7 +159,7 @@ class Sync:
 
     @property
     def stopped_beside(self) -> Stops:
-        """Emergency stops that apply although they are not in the snapshot.
+        """Emergency stops that the agent applies although the snapshot does not contain them.
 
         The agent could not write these stops into the snapshot, or the first snapshot is still missing.
         """
@@ -283,7 +283,7 @@ class Sync:
     async def _ask(self) -> tuple[Snapshot | None, Response]:
         """Request the rules from the control plane.
 
-        Return the current snapshot and the response. A 304 response confirms the snapshot.
+        Return the current snapshot and the response. A 304 response means that the snapshot is still current.
         """
         held = None if self._ask_whole else self.snapshot
         headers = {"Accept": "application/json"}
@@ -474,8 +474,8 @@ class Sync:
     def _readable(self, delivered: tuple[SyncRuleset, ...]) -> _Readable:
         """Parse every delivered ruleset, except a ruleset whose text is already active.
 
-        If a ruleset can't be read, the active version of this ruleset stays. The rest of the sync response
-        takes effect. Rules of one organisation that this release can't read must not block another
+        If a ruleset can't be read, the active version of this ruleset stays. The agent applies the rest of
+        the sync response. Rules of one organisation that this release can't read must not block another
         organisation's secrets, rules or applications. Raise SyncRefused if no ruleset can be read and no
         ruleset was active before.
         """

@@ -88,7 +88,7 @@ class _AlertingContext(ssl.SSLContext):
 def problem_of_authorities(ca_file: Path) -> str:
     """Describe why a file of trusted certificates can't be used, and the remedy.
 
-    The text is empty if the file can be used.
+    Return an empty text if the file can be used.
     """
     problem = problem_of(partial(client_tls, ca_file))
     return f"{ca_file}: {problem}: {_WANTED}" if problem else ""

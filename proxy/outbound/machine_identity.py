@@ -20,7 +20,7 @@ _NOT_ASSIGNED: Final = "; is it assigned to this machine?"
 
 
 class NoMachineToken(AttemptFailed):
-    """The managed or workload identity of this machine gave no token."""
+    """Error because the managed or workload identity of this machine gave no token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Settings section `[Egress]` of proxy and control plane.
 
-Environment variables complete the keys that the section lacks.
+An environment variable gives the value of a key that the settings section lacks.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
 
 
 def _refuse_unusable(variable: str, proxy_url: str) -> None:
-    """Refuse an unusable proxy variable. If it was ignored, connections would take an unintended route."""
+    """Raise SettingsError if an environment variable such as `HTTPS_PROXY` is not a valid proxy URL.
+
+    If the program ignored the variable, its connections would take an unintended route.
+    """
     if proxy_url:
         try:
             parse_proxy_url(proxy_url)

@@ -84,7 +84,7 @@ class BatchResponse:
     def with_body(self, body: bytes) -> bytes:
         """Return the text of a sub-request's response after `body` has replaced the previous body.
 
-        Headers that describe the previous body are removed from the response. The function changes no other
+        The returned text has no header fields that describe the replaced body. The function changes no other
         byte of the sub-request's response.
         """
         if body == self.body:
@@ -122,8 +122,8 @@ def is_batch(method: str, target: Target) -> bool:
 def envelope_decision(decision: Decision) -> Decision:
     """Return the decision on the outer $batch request.
 
-    The sub-requests of the batch are evaluated and filtered one by one. So only a rule that matches the outer
-    $batch request itself can block that request.
+    The sub-requests of the batch are evaluated and filtered one by one. Therefore, an outer $batch request is
+    blocked only if a rule matches the path of the outer request.
     """
     if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
         return _ALLOWED
@@ -278,7 +278,7 @@ def _members(text: bytes, start: int, names: Set[str]) -> dict[str, json_text.Me
 def _at_most(limit: int, found: Iterable[T], what: str) -> Iterator[T]:
     """Yield the items of the batch.
 
-    Refuse the first item above the limit without an examination of the item.
+    If the batch has more than `limit` items, raise MalformedBatch without an examination of the extra item.
     """
     for count, each in enumerate(found):
         if count == limit:
@@ -408,7 +408,7 @@ def _depends_on(entry: _Entry) -> tuple[str, ...]:
 
 
 def _with_known_dependencies(parts: tuple[BatchPart, ...]) -> tuple[BatchPart, ...]:
-    """Return the sub-requests, in which each id in `dependsOn` is spelled like the sub-request's `id`.
+    """Return the sub-requests, with each id in `dependsOn` spelled like the `id` that it refers to.
 
     Microsoft Graph compares ids of sub-requests without regard to letter case.
     """

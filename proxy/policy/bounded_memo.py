@@ -1,6 +1,6 @@
 """A dictionary that keeps a limited number of results.
 
-If a result is missing, the caller computes it again.
+If the dictionary does not contain a result, the caller computes the result again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BoundedMemo(Generic[K, V]):
         self._when_full = when_full
 
     def keep(self, key: K, value: V) -> bool:
-        """Store the value under its key. The value replaces any earlier value of the key.
+        """Store `value` under `key` in the memo. The value replaces any earlier value of the key.
 
         Return False if the memo did not store the value.
         """

@@ -38,7 +38,9 @@ def asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
 
 
 def counts_for(candidate: Candidate, reading: Reading) -> bool:
-    """Return False if the rule does not count for a path interpretation that the upstream never uses.
+    """Return True if a rule is evaluated for a path interpretation.
+
+    A rule is evaluated for each interpretation that the upstream may use.
 
     A rule applies to an unused interpretation only if the rule spells out segments that no other
     interpretation produces. A wildcard of a rule does not match segments of an unused interpretation, because
@@ -61,7 +63,7 @@ def counts_for(candidate: Candidate, reading: Reading) -> bool:
 
 
 def step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
-    """Return the step of a rule with a filter for a path below the rule's own path.
+    """Return the evaluation step of a rule with a filter for a path below the rule's path pattern.
 
     A path that ends with `/$count` or `/$ref` accepts the same queries as the collection before this ending.
     """
@@ -95,7 +97,7 @@ def _spells_out(pattern: Pattern, at: int) -> bool:
 
 
 def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
-    """Return True if `pattern` has an object id directly after the collection that ends the entry's pattern.
+    """Return True if an object id in `pattern` follows the collection name at the end of the entry's pattern.
 
     An object id in a path is not the name of a property.
     """

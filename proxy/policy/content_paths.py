@@ -1,4 +1,7 @@
-"""Find paths of content that a client can open without a token, because a response has an address for it."""
+"""Find request paths whose responses contain download addresses.
+
+With such an address, a client opens content without a token.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ class Stem(Enum):
 
 
 def stems_of(name: Name, stem: Stem) -> list[Name]:
-    """Return the parts of the request path that `stem` selects."""
+    """Return the beginnings of a request path that `stem` selects, such as the path of its drive."""
     if stem is Stem.WHOLE:
         return [name]
     if stem is Stem.BEFORE_DELTA:
@@ -75,7 +78,7 @@ def _belongs_to_item(word: str) -> bool:
 
 
 def _drives_of(name: Name) -> Iterator[int]:
-    """Yield each index after a drive's name in a path, if responses may have several items of the drive."""
+    """Yield the index after each drive in a path, if responses may have several items of the drive."""
     words = name.folded
     for at, word in enumerate(words):
         end = at + 1 if word == _DRIVE else at + 2 if word == _DRIVES else 0

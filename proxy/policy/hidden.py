@@ -71,7 +71,7 @@ class HiddenProperties:
 
 
 def _leads_to(tail: Path, path: Path) -> bool:
-    """Return True if the path `tail` begins with the property path.
+    """Return True if `tail` begins with the property path `path`.
 
     If the property path contains a collection, `tail` may have an object id after the name of the collection.
     """

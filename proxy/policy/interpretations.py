@@ -25,7 +25,7 @@ GRAPH_NAMES: Final = ("encoded-slash", "backslash")
 
 
 def parse_interpretation(name: str) -> str:
-    """Return the given name if it is the name of a path interpretation.
+    """Return `name` if it is the name of a path interpretation.
 
     Raise ValueError if the given name is not the name of a path interpretation.
     """

@@ -4,15 +4,15 @@
   object, and the conditions are tested on the object itself. A document with properties in addition to
   `value` also counts as one object, because the filter would not evaluate these properties.
 - Each condition has one of three results. If the result of a condition is INDETERMINATE, the filter removes
-  the item. The filter also removes an item that lacks the property of a condition, even if `$select` left
-  out this property. The filter also removes an item that is not an object.
-- An entry of a delta response with only an id and `@removed` lacks the property too, so the filter removes
-  the entry. The application may never have seen the id of this entry.
+  the item. The filter also removes an item without the property that a condition compares, even if `$select`
+  left out this property. The filter also removes an item that is not an object.
+- If an entry of a delta response has only an id and `@removed`, each compared property is missing, so the
+  filter removes the entry. Otherwise, the entry could reveal an id that the application must not see.
 - The filter removes the count from every document, because the count includes removed items. Links to the
-  next page stay, so that paging works; a page may be empty.
+  next page stay in the response, so that paging works; a page without items is possible.
 - An object within an item is not an item. Conditions under `members` apply to the items or the object at the
-  property path. If the conditions do not keep an object there, the filter removes the member that contains
-  the object.
+  property path. If the conditions do not keep the object at the property path, the filter removes the member
+  that contains the object.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DELTA: Final = "delta"
 
 
 class ItemNotFound(Exception):
-    """The response is a single object that does not meet the filter's conditions."""
+    """Error because the response is one object that does not meet the filter's conditions."""
 
 
 class ManyValues(ValueError):
@@ -144,7 +144,7 @@ class _Cutting:
         self._cut(spans, kept)
 
     def _within(self, place: _Place, start: int) -> None:
-        """Search the JSON value that begins at `start` for items."""
+        """Examine the JSON value that begins at `start`, and filter the items in this value."""
         if not place.inner:
             return
         if self._text[start] == _OPEN_OBJECT:
@@ -160,7 +160,7 @@ class _Cutting:
         self._cut([(member.start, member.value_end) for member in members], kept)
 
     def _member(self, place: _Place, member: json_text.Member) -> bool:
-        """Examine the member of an object, and return whether the member stays."""
+        """Examine one member of an object for items, and return True if the filter keeps the member."""
         base, _, annotation = fold(member.name).partition("@")
         inner = place.inner.get(base)
         if inner is None:

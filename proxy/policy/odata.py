@@ -81,7 +81,8 @@ _EMPTY_PARENTHESES_REVERSED: Final = re.compile(r"(?:\)\( *)+")
 class Part(NamedTuple):
     """A segment of a path's name.
 
-    If `exact` is None, no wildcard in a rule matches the path segment. Only a literal segment in a rule does.
+    If `exact` is None, no wildcard in a rule matches the path segment. Only a literal segment in a rule
+    matches such a path segment.
     """
 
     folded: str
@@ -90,7 +91,10 @@ class Part(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """One interpretation of a path segment, with all its names. A name consists of zero, one or two parts."""
+    """One interpretation of a path segment, with the names that the segment can have in it.
+
+    A name consists of zero, one or two parts.
+    """
 
     kind: int
     names: tuple[tuple[Part, ...], ...]
@@ -111,8 +115,8 @@ class MalformedSegment(ValueError):
 class Aliases:
     """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit for the text inserted into a path.
 
-    An alias of two characters can stand for a long object id. So a short path could insert a long value many
-    times.
+    An alias of two characters can stand for a long object id. Without the limit, a short path could repeat an
+    alias and so insert a long value many times.
     """
 
     __slots__ = ("_room", "_values")
@@ -155,23 +159,27 @@ def folded_at_most(text: str) -> int:
 
 
 def folding_cost(text: str) -> int:
-    """Return the cost of folding a text: its number of characters outside ASCII.
+    """Return the cost of case folding for a text: a number that grows with its characters outside ASCII.
 
-    Each character outside ASCII costs about 40 ns.
+    One unit of the cost is about 40 ns of processor time.
     """
     return 0 if text.isascii() else len(text) + _LIGATURE_COST * ligatures(text)
 
 
 def ligatures(text: str) -> int:
-    """Return how many characters of the text expand to four or more characters each.
+    """Return how many characters of the text become four or more characters when the text is folded.
 
-    In ordinary text, few characters expand when they are folded. Each character that expands costs time.
+    In ordinary text, few characters expand when they are folded. Folding takes additional time for each
+    character that expands.
     """
     return 0 if text.isascii() else len(_LIGATURE.findall(text))
 
 
 def trimmed(text: str) -> str:
-    """Remove spaces around a path segment, invisible characters, and `()` that does not follow a call."""
+    """Remove invisible characters and outer spaces from a path segment, and remove `()` at its end.
+
+    Keep the parentheses of a function call.
+    """
     text = _visible(text).strip(" ")
     if _BARE_CALL.fullmatch(text) is not None:
         return text
@@ -206,7 +214,8 @@ def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple
 def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
     """Return the interpretations of a segment between the colons of `root:/a (1)/b:`, which is a file name.
 
-    An interpretation of the segment other than a file name counts only for rules that block or filter.
+    The other interpretations of the segment, in which it is not a file name, count only for rules that block
+    or filter.
     """
     plain = _plain(text)
     others = tuple(
@@ -283,7 +292,7 @@ def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
 
 
 def close_parentheses(segments: Sequence[str]) -> list[str]:
-    """Join the path segments again that a slash within a key or call has split, such as `search(q='a/b')`."""
+    """Join the path segments that a slash within a key or call has split, such as `search(q='a/b')`."""
     return ["/".join(group) for group in _groups(segments)]
 
 
@@ -315,7 +324,7 @@ def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _closing(segments: Sequence[str], start: int) -> int | None:
-    """Return the end of the segments that close the parentheses of segment `start`.
+    """Return the index after the segment that closes the parentheses of the segment at `start`.
 
     Return None if no segment closes the parentheses.
     """
@@ -361,7 +370,7 @@ def unquoted_literal(text: str) -> str | None:
 
 
 def qualified_operation(folded: str) -> str | None:
-    """Return the plain name of `microsoft.graph.name`, or None if `name` cannot be an operation."""
+    """Return the last word of `microsoft.graph.name`, or None if this word cannot name an operation."""
     qualified = _QUALIFIED.fullmatch(folded)
     if qualified is None or fold(qualified[1]) in _KNOWN_TYPES:
         return None
@@ -441,7 +450,7 @@ def _value(text: str, aliases: Aliases) -> str:
 def _split_arguments(inner: str) -> list[str] | None:
     """Split the arguments of a call at the commas that are outside of inner parentheses.
 
-    Return None if the text cannot be the inside of one pair of parentheses.
+    Return None if the parentheses or quotes in `inner` are not balanced.
     """
     if not inner.strip():
         return []

@@ -63,7 +63,7 @@ class Shaped(NamedTuple):
 
 
 def shapes_of(method: str, target: Target) -> list[Shaped] | None:
-    """Return a shape for each path interpretation that rules must allow before they allow the request.
+    """Return the shape of each path interpretation that the rules must allow before the request passes.
 
     Return None if the path pattern of a rule cannot express one of the shapes. The argument `method` must be
     in capitals.
@@ -93,8 +93,8 @@ def looks_like_id(text: str) -> bool:
 def _narrowness(name: Name) -> tuple[bool, int, tuple[str, ...]]:
     """Return the sort key that orders the possible names of one path.
 
-    The name with the most segments comes first, for example a name with a type cast. A name that contains a
-    path between colons comes last, because this path names a file.
+    The name with the most segments comes first, for example a name with a type cast. A name with a file path
+    between colons comes last, because its words are names of files.
     """
     return any(word.endswith(":") for word in name.folded), -len(name.folded), name.folded
 
@@ -127,9 +127,9 @@ def _shaped(method: str, name: Name) -> Shaped | None:
 
 @lru_cache(maxsize=8192)
 def _word(folded: str, exact: str | None) -> str | None:
-    """Return a segment as a rule spells it, without call arguments.
+    """Return the word that matches a path segment in a rule's path pattern, without call arguments.
 
-    Return None if a rule cannot spell the segment.
+    Return None if no word in a rule's path pattern can match the segment.
     """
     written = "" if exact is None else exact.partition("(")[0]
     for spelled in (written if _NAME.fullmatch(written) else folded, folded, exact):
@@ -148,7 +148,7 @@ def _is_a_word(text: str, folded: str) -> bool:
 def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
     """Return True if the segment after `before` is an object id.
 
-    The last segment of a POST may be an action instead.
+    The last segment of a POST request's path may be an action instead of an object id.
     """
     if word.startswith("$") or fold(word).startswith("microsoft.graph."):
         return False
@@ -161,12 +161,12 @@ def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
 
 
 def names_function(word: str) -> bool:
-    """Return True if a path segment, as sent, is spelled like the name of a Microsoft Graph function."""
+    """Return True if a path segment, in its original letter case, looks like a Microsoft Graph function."""
     return _FUNCTION.fullmatch(word) is not None
 
 
 def is_plural(folded: str) -> bool:
-    """Return True if a path segment is spelled like the name of a collection."""
+    """Return True if a path segment looks like a plural, and therefore like the name of a collection."""
     return folded in _NAMES_WITH_PLURAL or (folded.endswith("s") and not folded.endswith(("ss", "us", "is")))
 
 

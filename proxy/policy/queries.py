@@ -151,9 +151,9 @@ def _asks_about_items(kept: _Tree, options: Mapping[str, tuple[str, ...]], searc
 
 
 def _searches(target: Target) -> bool:
-    """Return whether the request path calls `search` in any interpretation.
+    """Return whether any interpretation of the request path contains a call of the function `search`.
 
-    A query option on search results reveals as much as the search itself.
+    Query options on the search results can reveal as much data as the search function.
     """
     return any(_calls_search(name) for reading in target.readings for name in reading.names)
 
@@ -186,7 +186,7 @@ def _allows(tree: _Tree, named: Named, searched: set[str]) -> bool:
 
 
 def _may_be_meant(stripped: Path, paths: set[Path], unsure: set[str]) -> bool:
-    """Return whether the words of a removed property's path, found in the query, may mean the property."""
+    """Return True if the names in a query may refer to the removed property with the path `stripped`."""
     if len(stripped) == 1 or not unsure.isdisjoint(stripped):
         return True
     return any(path[-1] == stripped[-1] and _leads_through(path, stripped) for path in paths)
@@ -209,9 +209,9 @@ def _plant(tree: _Tree, path: Path) -> None:
 
 
 def _is_allowed(path: Path, tree: _Tree, *, in_part: bool) -> bool:
-    """Return whether the allow list's tree allows the property path.
+    """Return True if an allow list, given as a tree of names, allows the property path.
 
-    An allow list that has a property also allows everything within the property.
+    An allow list that names a property also allows everything within the property.
     """
     for part in path:
         branch = tree.get(part, _NOTHING)
@@ -235,9 +235,9 @@ def _leads_through(path: Path, stripped: Path) -> bool:
 def _collect_searched(text: str, named: Named, names: set[str]) -> None:
     """Collect the property names in the value of a `$search` option.
 
-    Raise Unresolved if a search word names no property: the upstream searches for such a word in all
-    properties, including hidden ones. In a search of messages, each word except the first of `"subject:one
-    two"` names no property, because the quoted text is itself a query.
+    Raise Unresolved if a search word names no property. The upstream searches for such a word in all
+    properties, also in hidden properties. In a search of messages, each word except the first of
+    `"subject:one two"` names no property, because the quoted text is itself a query.
     """
     words = _SEARCH_WORD.findall(with_words_whole(text))
     named.take(len(words))

@@ -124,8 +124,8 @@ class RuleFinder:
     ) -> Plan:
         """Return the evaluation plan for a request method and the interpretations of a path.
 
-        If the path names a hidden property, the plan normally blocks the request. A plan with `hides` removes
-        the hidden property from the response instead of blocking the request.
+        If the path names a property that a filter hides, the plan normally blocks the request. A plan with
+        `hides` removes the hidden property from the response instead of blocking the request.
         """
         # Only expanded relations have options, which may imply further requests.
         last = self._all_pass or scope not in _IMPLYING
@@ -165,7 +165,7 @@ class RuleFinder:
         )
 
     def _spelled_out(self, candidates: list[Candidate], reading: Reading) -> list[Candidate]:
-        """Return the rules that block or filter and spell out the name of the relation or property."""
+        """Return the rules that block or filter, and that spell out a relation or property of the path."""
         start = min([name.relations[0] for name in reading.names if name.relations], default=0)
         above: set[int] = set()
         if self._of_things:
@@ -208,7 +208,10 @@ class RuleFinder:
         return {index: found[index] for index in found if CONTENT in found[index].entry.pattern.segments}
 
     def _wanted(self, wanted: Searched) -> dict[int, Candidate]:
-        """Return the candidates, by rule index, of all rules that block or filter one of the wanted paths."""
+        """Return a candidate for each rule that blocks or filters a path that the search can find.
+
+        The key of each candidate is the index of its rule.
+        """
         found: dict[int, Candidate] = {}
         for entry in self._entries():
             compiled = entry.compiled
@@ -219,7 +222,7 @@ class RuleFinder:
     def openings(self, method: str, readings: Sequence[Reading]) -> tuple[Opening, ...]:
         """Return each way in which a response to a request for these paths can open content without a token.
 
-        The result is empty if no rule spells out the path of file content.
+        Return an empty tuple if no rule names a path of file content literally.
         """
         if not self._spells_content:
             return ()
@@ -266,7 +269,7 @@ class RuleFinder:
         return False
 
     def below(self, words: Set[str], stricter: Set[str], names: tuple[Name, ...]) -> Below:
-        """Return the segment names that rules have below the address of the request."""
+        """Return the names in the rules that can follow the path of the request as its next segment."""
         if not self._of_things:
             return Below(words, stricter)
         return _BelowThings(words, stricter | self._names_of_things, self.things, names)
@@ -303,7 +306,7 @@ class RuleFinder:
                 nodes.append(node.wildcard)
 
     def stricter_below(self, name: Name) -> bool:
-        """Return True if rules may block a write below an address to which they allow a write."""
+        """Return True if rules may allow a write to a path but block a write to a path below it."""
         if self._of_things:
             return True
         rests = [entry for entry in self.tree.find(name)[0] if entry.pattern.rest]
@@ -360,7 +363,7 @@ class RuleFinder:
         return found
 
     def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:
-        """Return a candidate for each pattern that matches a name of the path or of a parent path."""
+        """Return a candidate for each rule pattern that matches a name of the path or of a parent path."""
         candidates: list[Candidate] = []
         perhaps: list[Entry] = []
         if ANY_NAME in name.folded:
@@ -407,7 +410,7 @@ class _BelowThings(Below):
 
 
 def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
-    """Return the step that a rule about schema elements takes for a path to which the rule applies."""
+    """Return the evaluation step of a rule that matches schema elements, for a path that the rule matches."""
     if finding.kind == HIDES:
         return compiled.blocking
     step = compiled.step
@@ -510,7 +513,7 @@ class ImpliedOfPlan(ImpliedRules):
                 yield self._rules.fitting(implied)
 
     def _names_relations(self, request: RequestFacts) -> bool:
-        """Return False if the request body cannot name a relation.
+        """Return True if the request body may name a relation, and False if it cannot.
 
         Raise BodyNeeded or MalformedBody if the request body cannot be read.
         """
@@ -563,7 +566,7 @@ def _without_delta(name: Name) -> Name:
 
 
 def _hiding(candidate: Candidate) -> Candidate:
-    """Return the rule's candidate with a step that hides the property at its place in the response."""
+    """Return the rule's candidate, changed to hide the property in the response instead of blocking."""
     if not candidate.hides:
         return candidate
     decision = Decision("filter", candidate.entry.compiled.rule.id, (), EVERYTHING)
@@ -571,13 +574,13 @@ def _hiding(candidate: Candidate) -> Candidate:
 
 
 def _owner(name: Name) -> Name:
-    """Return the name of the object that has the relation or property of an implied request."""
+    """Return the path of the object whose relation or property an implied request names."""
     size = name.relations[0] if name.relations else 0
     return Name(name.folded[:size], name.exact[:size], tuple([at for at in name.keys if at < size]))
 
 
 def _searching(compiled: CompiledRule) -> Step:
-    """Return the step that a compiled rule takes for a search request.
+    """Return the evaluation step of a compiled rule for a search request.
 
     A search probes each property, so a rule with a query guard blocks the search.
     """
@@ -629,7 +632,7 @@ def _is_searched(pattern: Pattern, wanted: Searched) -> bool:
 
 
 def _may_hold(segments: Sequence[str | None], holders: Set[str]) -> bool:
-    """Return True if the path may end with a word of `holders`, or with such a word and an object id."""
+    """Return True if the path may end with a name from `holders`, or with such a name and an object id."""
     last, before = (segments[-1], segments[-2]) if len(segments) > 1 else (None, None)
     if len(segments) < 2 or last in holders:
         return True

@@ -41,7 +41,10 @@ class Resolver:
         return (type_,) if type_ >= 0 else ()
 
     def members_of(self, name: str) -> list[tuple[int, int]]:
-        """Return (type, member) pairs for a `type.member` name. A member is a relation or a property."""
+        """Return (type, member) pairs for a `type.member` name.
+
+        In the name, `member` is a relation or a property of the schema type `type`.
+        """
         owner, _, simple = name.lower().rpartition(".")
         number = self.model.name_id(simple)
         if not owner or number < 0:
@@ -56,8 +59,8 @@ class Resolver:
     def searched(self, entity_type: str) -> list[tuple[int, int]]:
         """Return the schema types that a Microsoft Search request finds for a folded entity type.
 
-        The result pairs each type with the member that the search finds, or with -1 if the search finds
-        objects of the type.
+        Each result is a type and a member index. The index is -1 if the search finds objects of the type, and
+        not values of a member.
         """
         found: list[tuple[int, int]] = []
         for known, names in self.facts.search_types.items():
@@ -83,7 +86,7 @@ class Resolver:
         return bool(self.types_of(name) or self.members_of(name))
 
     def resolve(self, match: Match) -> Things:
-        """Return the schema's table rows for the names in a rule's `match`.
+        """Find the rows for the names in a rule's `match` in the tables of the schema.
 
         Names that are missing in the schema are ignored.
         """
@@ -136,7 +139,10 @@ class Resolver:
                     yield member
 
     def _parts(self, types: frozenset[int], members: dict[int, Member]) -> Iterator[Part]:
-        """Yield the properties that a rule hides in objects whose path does not name the properties."""
+        """Yield the properties that a rule hides within objects.
+
+        The paths of these objects do not name the properties.
+        """
         model = self.model
         rare = {member for name in self.facts.on_request for _, member in self.members_of(name)}
         for each in members.values():

@@ -72,7 +72,7 @@ def mixed_scripts(text: str) -> tuple[str, str] | None:
 
     The second returned letter belongs to the script that is rarer in the word.
 
-    Return None if each word has letters of one script, or of scripts that are commonly used together.
+    Return None if no word mixes letters of scripts that are rarely used together.
     """
     if text.isascii():
         return None

@@ -1,9 +1,9 @@
 """A YAML document as plain values with their line numbers, bounded in size, depth and number of nodes.
 
 The parser reads the YAML text event by event, so that nesting cannot exhaust a stack, and counts each alias.
-The parser uses only those implicit types of YAML that JSON has (YAML 1.2 core). So the parser reads `no` and
-`18:00` as text, as the author of the YAML text intended. A number or boolean in an unusual spelling is a
-`Written` (scalars.py), which keeps the spelling.
+The parser uses only those implicit types of YAML that JSON has (YAML 1.2 core). For example, the parser reads
+`no` and `18:00` as text, as the author of the YAML text intended. The parser returns a number or boolean in
+an unusual spelling as a `Written` (scalars.py), which keeps the spelling.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NOTHING_BELOW: dict[int | str, _Node] = {}
 
 @dataclass(slots=True)
 class _Open:
-    """A YAML list or mapping whose end has not been read yet."""
+    """A YAML list or mapping that the parser has begun but not finished."""
 
     node: _Node
     where: Where
@@ -105,7 +105,7 @@ class Document:
     def known_part(self, where: Where) -> Where:
         """Return the part of a key path that exists in the document.
 
-        The result includes the last key of the key path even if this key is missing or unknown.
+        The returned part includes the last key of the key path even if the document lacks this key.
         """
         node = self.root
         known: list[int | str] = []
@@ -120,7 +120,10 @@ class Document:
         return tuple(known)
 
     def mark(self, where: Where, *, at_key: bool) -> Mark:
-        """Return line and column, counted from 1, of a value or of the innermost value around this value."""
+        """Return the line and column of a value, counted from 1.
+
+        If the document lacks the value, return the position of the innermost value that would contain it.
+        """
         node = self.root
         for at, part in enumerate(where):
             below = node.below.get(part)
@@ -141,7 +144,7 @@ def spelled(where: Where) -> str:
 
 
 def problem(mark: Mark, where: Where, message: str) -> Problem:
-    """Return a problem with shortened texts, because a problem can quote a very long text for each alias."""
+    """Return a problem with escaped and shortened texts. Each alias can repeat a very long text."""
     return (*mark, escaped(spelled(where)), cut(escaped(message)))
 
 
@@ -283,7 +286,7 @@ class _Builder:
         return _Node(mark, event.value if is_text else read_plain(event.value), _NO_KEYS, _NOTHING_BELOW)
 
     def _line_end_in(self, event: Any) -> str | None:
-        """Return the next-line character if the text of the YAML event contains the character, or None.
+        """Return the next-line character if the source of the YAML event contains it; otherwise None.
 
         No editor shows this line end, and YAML reads it as a space in quotes.
         """

@@ -48,7 +48,7 @@ class Federated:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A public key for the client assertions that the application signs itself."""
+    """A public key with which the proxy verifies client assertions that the application signs."""
 
     id: str
     ends_at: float | None
@@ -103,7 +103,7 @@ def _readable(app: SyncApp, listed: Iterable[msgspec.Raw]) -> tuple[SyncCredenti
 def credentials_of(app: App) -> tuple[Credential, ...] | None:
     """Return an application's credentials from the snapshot; None if the snapshot has only secret hashes.
 
-    The returned tuple contains the expired credentials last.
+    The expired credentials are at the end of the returned tuple.
     """
     if app.credentials is None:
         return None

@@ -60,7 +60,7 @@ class Reload:
         self._deadline = math.inf
 
     def next(self, world: World) -> tuple[State, tuple[Action, ...]]:
-        """Move the reload to the furthest state that the states of the processes allow.
+        """Advance the settings reload as far as the states of the old and new processes allow.
 
         Return the new state of the reload, and the supervisor's actions in their order.
         """

@@ -20,7 +20,7 @@ def pack(flat: bytes) -> bytes:
 def unpack(packed: bytes) -> bytes:
     """Decompress a schema to its flat form.
 
-    Raise DamagedModel if the bytes cannot be inflated or are too large.
+    Raise DamagedModel if the packed bytes are damaged, or if the packed or flat form is too large.
     """
     if len(packed) > MAX_PACKED_BYTES:
         raise DamagedModel(f"the schema has more than {MAX_PACKED_BYTES} deflated bytes")

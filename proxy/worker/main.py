@@ -217,8 +217,8 @@ class Worker:
         """Write the audit records of all current requests to the spool, and exit the process.
 
         `_end_at_once` is also the signal handler for a worker whose event loop does not respond to the
-        supervisor. If a call blocks the event loop, Python runs the signal handler during this call. After
-        the signal handler, the interrupted code does not continue.
+        supervisor. Python runs the signal handler even during a call that blocks the event loop. The
+        interrupted code does not continue, because the signal handler exits the process.
         """
         for connection in list(self._context.connections):
             with contextlib.suppress(Exception):

@@ -204,7 +204,7 @@ async def test_many_pipelined_refusals_leave_the_others_their_turn(tmp_path: Pat
 async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wait(tmp_path: Path) -> None:
     """The proxy refuses pipelined requests one by one.
 
-    One client delays others by at most one loop iteration.
+    One client with many pipelined requests delays other clients by at most one loop iteration.
     """
     request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     count = 60_000
@@ -438,7 +438,10 @@ async def test_a_chunked_body_of_tiny_chunks_passes_as_fast_as_it_comes(tmp_path
 
 
 async def test_chunks_that_are_more_framing_than_content_are_refused(tmp_path: Path) -> None:
-    """Each chunk costs the proxy as much work as thousands of body bytes."""
+    """The proxy refuses a body of very small chunks.
+
+    Each chunk needs as much work as thousands of body bytes.
+    """
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         head = proxy.request("/v1.0/a", "PUT", b"Transfer-Encoding: chunked\r\n")
         assert (await proxy.ask(head + b"1\r\nx\r\n" * 70_000 + b"0\r\n\r\n")).status == 400

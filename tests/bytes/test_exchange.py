@@ -921,7 +921,10 @@ async def test_a_compressed_response_without_such_a_link_keeps_every_byte(tmp_pa
 
 
 async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
-    """If the proxy changed a range response, the declared position and total length would be wrong."""
+    """Links in a range response stay unchanged.
+
+    Otherwise the declared position and total length would be wrong.
+    """
     async with data_path(responding(b""), tmp_path) as proxy:
         body = b'{"@odata.nextLink":"http://127.0.0.1:%d/v1.0/users?$skiptoken=1"}' % proxy.upstream.port
         fields = b"Content-Type: application/json\r\nContent-Range: bytes 0-9/1000\r\n"
@@ -1302,7 +1305,8 @@ async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_
 async def test_what_a_response_held_is_free_when_it_has_ended(tmp_path: Path, rule_reads: bool) -> None:
     """The proxy must free a response's memory without the garbage collector.
 
-    If the proxy waited for the collector, the bodies of ended responses would use more and more memory.
+    If the proxy waited for the garbage collector, the bodies of finished responses would use more and more
+    memory.
     """
     body = json.dumps({"value": [{"id": str(n)} for n in range(40_000)]}).encode()
     rules = "version: 1\nname: x\ndefault: allow\nrules:\n"

@@ -1,8 +1,8 @@
 """Tests of each HMAC-SHA256 check in the proxy, with published vectors and with almost correct tags.
 
 The test vectors are from RFC 4231, RFC 7515 appendix A.1, and the HS256 group of Wycheproof's JSON Web
-Signature vectors. A JWS signs a text of the same form as a request's canonical payload: text that contains
-one dot.
+Signature vectors. The vectors for JWS are suitable, because a JWS signs a text with one dot, like a request's
+canonical payload.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ async def test_a_fault_in_the_shadow_is_told_once_and_never_felt(
 
 
 async def test_a_target_that_only_the_shadow_finds_ambiguous_is_a_block_of_its_own(tmp_path: Path) -> None:
-    """An encoded slash changes only the shadow's verdict; an active shadow would give the response 400."""
+    """The shadow ruleset blocks an encoded slash, and the active ruleset still allows the request."""
     rules = """
 version: 1
 name: next

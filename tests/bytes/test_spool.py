@@ -382,7 +382,7 @@ def test_many_batches_that_were_set_aside_cost_little(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def silent_disk(spool: SpoolWriter, directory: Path) -> Iterator[None]:
-    """Start a call of `maintain` that needs a segment of the spool and waits for the disk."""
+    """Block a thread in `maintain`, as a slow disk does: `maintain` needs a new segment of the spool."""
     spool.reserve(500 * MAX_FRAME)
     waiting = threading.Thread(target=spool.maintain)
     with budget_lock(directory):

@@ -194,7 +194,7 @@ async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
 async def test_no_session_begins_with_a_password_that_was_replaced_meanwhile(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A password check takes time, and a new password ends only sessions that exist at that moment."""
+    """If a password is replaced while a sign-in checks it, the sign-in gets no session."""
     await operator(plane, "ada", {"*": "admin"})
     compared, replaced = threading.Event(), threading.Event()
 

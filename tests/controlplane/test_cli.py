@@ -44,7 +44,10 @@ def hr(config: Path) -> Path:
 
 
 def _fails(config: Path, status: int, *arguments: str) -> list[str]:
-    """Return the error lines of a command, which must fail with this status and print nothing else."""
+    """Return the error lines of a command.
+
+    Assert that the command exits with `status`, and that its standard output is empty.
+    """
     done = cli(config, *arguments)
     assert (done.returncode, done.stdout) == (status, "")
     assert "Traceback" not in done.stderr

@@ -161,9 +161,9 @@ def _cut(file: sqlite3.Connection) -> None:
 
 
 def _purge_before_the_first(file: sqlite3.Connection) -> None:
-    """Verification begins with link 1.
+    """Insert a forged purge link before link 1, because the verification of a chain begins with link 1.
 
-    If an event came before link 1, the verification would never check this event.
+    If the purge left a link before link 1, the verification would never check the events of that link.
     """
     file.execute("INSERT INTO chain SELECT org_id, 0, 'purge', chained_ms, position, count, '', x'',"
                  " CAST('{\"gone\":[0,1,2]}' AS BLOB), link, mac FROM chain WHERE number = 3")  # fmt: skip
@@ -288,7 +288,7 @@ async def test_tampering_is_named(plane: Plane, org: str, name: str) -> None:
 async def test_a_known_head_finds_an_end_that_was_cut_off(plane: Plane, org: str) -> None:
     """A hash chain that lost its last links still verifies.
 
-    Only a comparison with a known chain head reveals the missing links.
+    Only a comparison with a chain head that was saved earlier reveals the missing links.
     """
     known = await _head(plane, org)
 

@@ -1,4 +1,4 @@
-"""Tests of operations: roles, isolation of organisations, and changes that operators make to operators."""
+"""Tests of operations: roles, isolation of organisations, and changes to operator accounts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MARK: Final = "zebra"  # part of each name in the other organisation
 
 @pytest.fixture
 async def context(plane: Plane) -> AsyncIterator[OperationContext]:
-    """Create two organisations, acme and another with marked names, each with an object of every kind."""
+    """Create the organisations `acme` and `{MARK}-org`, each with an app, a proxy and other objects."""
     await plane.org("acme")
     await plane.org(f"{MARK}-org")
     for org, name in (("acme", "own"), (f"{MARK}-org", MARK)):

@@ -209,7 +209,7 @@ def test_rows_whose_connection_is_lost_leave_no_cursor_open(postgres_url: str, r
 async def test_a_commit_that_may_have_succeeded_is_an_error_and_runs_once(
     two: tuple[PostgresStore, PostgresStore], postgres_url: str
 ) -> None:
-    """A trigger closes the connection at the end of the commit.
+    """Let a database trigger close the connection at the end of the commit.
 
     The store cannot find out the commit's result.
     """

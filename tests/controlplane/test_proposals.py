@@ -43,7 +43,7 @@ async def actor(context: OperationContext, name: str, role: Role = "editor", org
 
 
 async def active(context: OperationContext) -> tuple[int, str, str | None]:
-    """Return the version of acme's ruleset hr, and the rulesets of acme's application."""
+    """Return the version of the ruleset `hr`, and the ruleset and shadow ruleset of the app `acme-app`."""
     shown = await rulesets.show.perform(context, HOST, rulesets.ShowRuleset("hr", "acme"))
     app = await apps.show.perform(context, HOST, apps.AppReference("acme-app"))
     return shown.version, app.ruleset, app.shadow_ruleset
@@ -59,7 +59,7 @@ async def publish(context: OperationContext, who: Actor, yaml: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _roles_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the refresh of roles, because actors of these tests have no accounts."""
+    """Skip the refresh of roles, because the actors in these tests have no operator accounts."""
 
     async def same(self: OperationContext, who: Actor) -> Actor:
         return who

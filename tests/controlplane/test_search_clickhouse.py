@@ -81,9 +81,9 @@ async def rows(index: ClickHouseIndex, what: str = "count()", where: str = "1") 
 async def test_a_range_that_is_written_again_after_a_sigkill_adds_nothing(
     server: ClickHouse, index: ClickHouseIndex, store: SqliteStore, tmp_path: Path
 ) -> None:
-    """More events arrive before the second attempt.
+    """Kill an index writer in mid-write, and add more events before the second attempt.
 
-    The second attempt stores the first range and the new events.
+    The second attempt writes the interrupted range of events again, together with the new events.
     """
     await commit(store, range(5))
     module = [sys.executable, "-m", "tests.controlplane.killed_writer"]
@@ -239,7 +239,10 @@ async def test_a_control_plane_with_clickhouse_finds_what_it_accepted(
 async def test_each_event_is_kept_as_long_as_its_organisations_tier_says(
     index: ClickHouseIndex, tiers: Tiers
 ) -> None:
-    """ClickHouse removes expired events by itself. This test makes ClickHouse remove them at once."""
+    """ClickHouse removes expired events by itself.
+
+    This test makes ClickHouse remove the expired events at once.
+    """
     tiers.days = {ORG: 30, OTHER_ORG: 90}
     now = datetime.now(UTC)
     made = [

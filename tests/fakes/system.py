@@ -90,7 +90,10 @@ class Child:
 
 
 def _search_path(code: Path, environment: Mapping[str, str]) -> str:
-    """Return a child process's module search path: test modules, code to run, this process's path."""
+    """Return the value of PYTHONPATH for a child process.
+
+    Test modules come first, then the code to run, then the PYTHONPATH of this process.
+    """
     inherited = os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(code), inherited)))
 

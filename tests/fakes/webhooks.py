@@ -31,7 +31,7 @@ class Call:
 class Answer:
     """The fake receiver's response to the next requests.
 
-    After the response was sent `times` times, the fake receiver responds 204 again.
+    After this response was sent `times` times, the fake receiver sends its usual response 204 again.
     """
 
     status: int

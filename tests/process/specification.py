@@ -144,7 +144,7 @@ def response_signature_of(secret: str, request_signature: str, body: bytes) -> s
 
 @dataclass
 class AgentClient:
-    """Client of the agent API. The control plane treats this client as a proxy."""
+    """Client of the agent API. The control plane treats this test client as a proxy."""
 
     base_url: str
     api_key: str
@@ -335,7 +335,7 @@ class Loop:
 
 @dataclass
 class Live:
-    """The whole system, with a client that sends requests of its applications."""
+    """A running test system, and an HTTP client with the tokens of the system's applications."""
 
     system: System
     loop: Loop

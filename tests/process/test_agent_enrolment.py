@@ -418,7 +418,7 @@ async def test_a_lost_response_of_a_renewal_leaves_a_proxy_that_works(
 async def test_new_keys_that_are_refused_leave_the_old_ones_in_use(
     control: EnrollingControlPlane, proxy: Proxy
 ) -> None:
-    """The control plane was restored from a backup that does not contain the new keys."""
+    """The control plane refuses the proxy's new keys, because it was restored from an older backup."""
     before = await until_due(control, proxy)
     await proxy.enrolment.once()
     await proxy.enrolment.once()

@@ -1,4 +1,4 @@
-"""Tests of sessions behind an egress proxy: the calls that pass through it, and reported failures."""
+"""Tests of HTTP sessions through an egress proxy: direct calls, tunnels and reported failures."""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ async def enrolled(system: System) -> list[dict[str, Any]]:
 
 
 async def test_a_proxy_killed_while_it_enrols_is_one_proxy_and_loses_no_event(tmp_path: Path) -> None:
-    """After its revocation, a killed proxy stays refused. The proxy that replaces it delivers the backlog.
+    """A proxy that is killed during its enrolment counts as one proxy and loses no events.
+
+    The proxy that replaces it delivers the backlog.
 
     No event of the revoked proxy is missing.
     """

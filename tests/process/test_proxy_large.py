@@ -34,7 +34,7 @@ def digest_of_pattern() -> str:
 
 
 class Peak:
-    """The highest memory use of a worker, sampled continuously."""
+    """Watches a worker process, and keeps the highest memory use of all samples."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -60,7 +60,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
 def lines_on_stderr(stderr: str) -> list[str]:
     """Return the lines of standard error.
 
-    Check first that each line of standard error makes sense without the other lines.
+    Before the return, assert that each line of standard error makes sense without the other lines.
     """
     assert stderr.endswith("\n")
     lines = stderr.splitlines()
@@ -845,7 +845,7 @@ def test_patterns(live: Live, target: str, verdict: str) -> None:
 
 
 def test_methods_are_optional(live: Live) -> None:
-    """The member `methods` is optional: without it, a rule applies to any method."""
+    """The member `methods` of a rule is optional. Without `methods`, the rule applies to any HTTP method."""
     assert evaluated(live, "/v1.0/m/x") == "get-only"
     assert evaluated(live, "/v1.0/m/x", "DELETE") == "passed"
     for method in ("GET", "POST", "DELETE"):
@@ -887,7 +887,7 @@ def test_operators(live: Live, query: str, verdict: str) -> None:
 def test_sources_of_a_request(live: Live) -> None:
     """The sources of a condition are param, query, header and body.
 
-    The source body is a JSON property path in the request.
+    The source `body` of a condition is the path of a JSON property in the request body.
     """
     assert evaluated(live, "/v1.0/p/Ab1") == "param-in"
     assert evaluated(live, "/v1.0/p/ab1") == "passed"  # ids compare exactly
@@ -927,9 +927,9 @@ def test_a_rule_whose_gates_do_not_hold_does_not_match(live: Live) -> None:
 def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
     """The first matching rule with the verdict allow, filter or block decides the request.
 
-    A matching `log_only` rule is recorded in `loggedRuleIds`, and the search continues. If only log_only
-    rules match under default: allow, the event has the verdict log_only and the id of the first matching
-    rule.
+    If a `log_only` rule matches, the event lists its id in `loggedRuleIds`, and the proxy evaluates the next
+    rules. If only `log_only` rules match and the default is `allow`, the event has the verdict log_only and
+    the first matching rule's id.
     """
     ids = [f"order-{number}-{os.getpid()}" for number in range(5)]
     targets = ("/v1.0/order", "/v1.0/noted/one", "/v1.0/noted/more", "/v1.0/noted/stop", "/v1.0/unlisted")
@@ -952,7 +952,7 @@ def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
 
 
 def test_transforms_of_request_and_response_rules_combine(live: Live) -> None:
-    """A response rule adds its `filter` to the request's: strip lists are merged, allow lists intersect."""
+    """Filters of request and response rules are combined: strip lists are merged, allow lists intersect."""
     item = b'{"A": 1, "a@odata.type": "x", "b": {"c": 2, "e": 3}, "d": 4, "f": 5}'
     body = b'{"value": [' + item + b'], "@odata.count": 1}'
     live.upstream_says("/v1.0/t/strip", body)
@@ -1003,7 +1003,7 @@ def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -
     ],
 )
 def test_no_spelling_changes_a_verdict(live: Live, spelling: str) -> None:
-    """No spelling of the same path can change the verdict.
+    """Every spelling of a path gets the same verdict.
 
     The spellings use percent-encoding, dot segments, doubled slashes, letter case, OData key forms, type
     casts and empty parentheses.

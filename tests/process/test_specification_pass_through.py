@@ -440,7 +440,7 @@ def test_any_method_the_upstream_supports(live: Live, method: str) -> None:
 
 
 def test_a_body_in_chunks_arrives_whole(live: Live) -> None:
-    """HTTP may require another framing of a body, but the bytes of the body do not change."""
+    """The proxy may change the framing of a request body, as HTTP requires, but never the body's bytes."""
     id_field = new_id()
     parts = [bytes([each]) * (each * 37 + 1) for each in range(200)]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in parts) + b"0\r\n\r\n"
@@ -540,7 +540,7 @@ def test_a_link_that_does_not_begin_with_the_upstream_stays(live: Live, link: st
 
 
 def test_links_are_found_in_a_compressed_response(live: Live) -> None:
-    """An unchanged link would send the request for page two, with the proxy JWT, straight to the upstream."""
+    """If a link stays unchanged, an SDK sends the request for page two, with the proxy JWT, upstream."""
     graph = live.system.graph.base_url
     body = json_of({"@odata.nextLink": f"{graph}/v1.0/users?$skiptoken=1", "value": []})
     live.upstream_says("/v1.0/open/packed", gzip.compress(body), [JSON, ("Content-Encoding", "gzip")])

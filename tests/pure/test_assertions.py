@@ -59,7 +59,10 @@ def coded(value: Any) -> str:
 
 
 def with_parts(text: str, *, header: Any = None, claims: Any = None, signature: str | None = None) -> str:
-    """Return the assertion with the given parts replaced. Without `signature`, the old signature stays."""
+    """Return the assertion with the given parts replaced.
+
+    If `signature` is None, the assertion keeps its signature.
+    """
     parts = text.split(".")
     if header is not None:
         parts[0] = coded(header)
@@ -79,7 +82,7 @@ def resigned(key: SigningKey, header: bytes | dict[str, Any], claims: bytes | di
 
 
 def outcome(text: str, *credentials: Any, base: str = BASE, keys: Any = None, now: float = NOW) -> str:
-    """Return the id of the credential that verifies the assertion, or the reason why it is refused."""
+    """Return the id of the credential that verifies the assertion, or the reason for the refusal."""
     try:
         proof = judge(
             parse_assertion(text), CLIENT, credentials or (REGISTERED, FEDERATED), lambda issuer: keys,

@@ -201,7 +201,10 @@ _paths = st.lists(st.sampled_from(["a", "b", "c", "a.b", "b.c", "a.b.c", "a@odat
 
 
 def _without_others(value: object, paths: list[str], place: str = "") -> object:
-    """Return only the members of a JSON value that `paths` lists, computed without the tested code."""
+    """Return a JSON value with only the members that `paths` lists.
+
+    The result does not depend on the tested code.
+    """
     if isinstance(value, list):
         return [_without_others(each, paths, place) for each in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Tests of the rule that decides a request, and of request values that have two interpretations."""
+"""Tests that the right rule decides a request, also if a request value has two interpretations."""
 
 from __future__ import annotations
 

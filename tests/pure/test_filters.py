@@ -23,7 +23,7 @@ def allowing(*paths: str) -> CompiledFilter:
 
 
 def applied(compiled: CompiledFilter, body: bytes) -> bytes:
-    """Return the filtered body, after a check that the filter's result does not depend on earlier bodies."""
+    """Return the filtered body. Assert that a repetition of the filter gives the same result."""
     return filtered(compiled, body).body
 
 

@@ -211,7 +211,10 @@ class TestStrings:
 
 
 class TestWordsOfTheLanguage:
-    """Tests of a property named like an operator, function or literal: its position in the query decides."""
+    """Tests of a property that is named like an operator, function or literal of OData.
+
+    Only the position of the name in the query decides if the name means the property.
+    """
 
     @pytest.mark.parametrize(
         ("word", "query"),

@@ -1,4 +1,4 @@
-"""Tests that a scalar in a ruleset or policy case is compared as the text that was written.
+"""Tests that comparisons use a YAML scalar of a ruleset or policy case exactly as the file spells it.
 
 If a comparison needs a number, the text of the scalar is read as a number.
 """

@@ -13,7 +13,9 @@ _MOST_SECRETS: Final = 10_000  # secrets that one worker remembers
 
 
 class KnownSecrets:
-    """Keyed digests of correct client secrets. The key never leaves this process.
+    """Memory of correct client secrets, stored as keyed digests, so that argon2 need not check them again.
+
+    The key never leaves this process.
 
     A remembered secret stays correct as long as the application has the secret's hash.
     """
@@ -27,7 +29,9 @@ class KnownSecrets:
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
     def matching(self, digest: bytes, caller: Caller) -> str | None:
-        """Return the stored hash of the remembered secret with this digest, if the caller still has the hash.
+        """Return the stored hash that matched the client secret with this digest.
+
+        The caller must still have this hash.
 
         Return None if the secret is not remembered and must be compared with argon2.
         """

@@ -3,8 +3,8 @@
 docs/reference/token-endpoint.md describes the token for developers of applications.
 
 Only the proxy chooses the algorithm and the keys: a token can only name one of the proxy's active keys. The
-keeper caches a checked token with its caller until the token expires, or until rules or keys change. So for
-most requests the check of the token is one look-up in the cache.
+token keeper caches each checked token with its caller, until the token expires or until rules or signing keys
+change. Because of this cache, the check of a token is one look-up for most requests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TokenSettings:
 
 
 def kid_of(key: bytes) -> str:
-    """Return an identifier of the key. The identifier does not reveal the key."""
+    """Return an identifier of the key. The identifier is a digest, so it does not reveal the signing key."""
     return hashlib.sha256(b"graphward-kid:" + key).hexdigest()[:16]
 
 
@@ -71,7 +71,7 @@ class RefusedToken(Refusal):
 
 
 class BoundToken(RefusedToken):
-    """A token that is valid only over a connection with its client certificate.
+    """A token that is valid only over a TLS connection with the client certificate that it is bound to.
 
     The proxy refuses the request unless its connection uses the client certificate to which the token is
     bound.
@@ -130,7 +130,8 @@ class TokenKeeper:
     def use(self, rulebook: Rulebook) -> None:
         """Check tokens with the rules in `rulebook` from now on.
 
-        The keeper checks each token again at the token's next use, so a revoked token becomes invalid.
+        The token keeper clears its cache and checks each token again at its next use, so a revoked token
+        becomes invalid.
         """
         self._rulebook = rulebook
         self._forget()

@@ -51,8 +51,8 @@ def pass_on(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool
 def send_read(sink: ResponseSink, response: ResponseHead, body: bytes, changed: bytes | None) -> None:
     """Send a response that the proxy has read completely.
 
-    The client receives `changed` without content coding. If `changed` is None, the client receives `body`
-    unchanged.
+    The client receives `changed` without content coding. If `changed` is None, the client receives the
+    upstream's `body` unchanged.
     """
     final = body if changed is None else changed
     head = client_head(sink, response, len(final), changed=changed is not None)

@@ -1,4 +1,4 @@
-"""Buffer of a request body, which the proxy passes on, keeps for a repetition, or collects for rules.
+"""Buffer of a request body, which the proxy streams, collects for rules, or keeps to send it again.
 
 The module `request_body` does no input or output. The exchange chooses the `BodyMode` of a request body.
 """
@@ -67,7 +67,7 @@ class RequestBody:
 
     @property
     def replaced_length(self) -> int | None:
-        """Length of the body that is sent instead of the client's body, or None."""
+        """Length of the body that the proxy sends in place of the client's body; None without such a body."""
         return sum(map(len, self._pieces)) if self.mode is _REPLACED else None
 
     def collect(self) -> None:
@@ -75,15 +75,18 @@ class RequestBody:
         self.mode = _COLLECTED
 
     def pass_on(self) -> None:
-        """Pass on the collected and all later pieces of the body, unless the body is complete."""
+        """Switch a collected body to streaming, unless it is complete.
+
+        The proxy then passes on each of its pieces.
+        """
         if not self.whole:
             self.mode = _STREAM
 
     def keep_if_small(self, *, awaited: bool) -> bool:
         """Keep every further piece of a small body, so that the proxy can repeat the request.
 
-        Return False if the body is not small, or is already kept. `awaited` means that the client waits for
-        100 (Continue).
+        Return False, and change nothing, if the body is too large or is already kept. `awaited` means that
+        the client waits for 100 (Continue).
         """
         if self.mode is not _STREAM or not 0 < self.length <= REPEAT_BYTES or awaited:
             return False
@@ -102,11 +105,11 @@ class RequestBody:
         return other
 
     def add(self, piece: bytes) -> None:
-        """Keep a piece of the body, at least until an upstream connection is available."""
+        """Append a piece of the request body, at least until an upstream connection is available."""
         self._pieces.append(piece)
 
     def take_for_upstream(self) -> bytes:
-        """Return the available body pieces, framed for the upstream.
+        """Return the body pieces that have arrived, framed for the upstream.
 
         Release the returned pieces, unless the proxy keeps all pieces of the body.
         """
@@ -118,7 +121,7 @@ class RequestBody:
     def framed(self, piece: bytes) -> bytes:
         """Frame a piece of the request body for the upstream.
 
-        If the request body is complete, the framed piece also contains the end of the body.
+        After the last byte of the request body, the framed piece also contains the last chunk.
         """
         return piece if self.length >= 0 else framed_chunk(piece, self.whole)
 
@@ -143,7 +146,7 @@ NO_BODY: Final = RequestBody(0)  # shared by all requests without a body
 
 
 def body_too_large() -> Refusal:
-    """Return the refusal of a body that is larger than a rule may read."""
+    """Return the refusal of a request whose body is too large for the rules to read."""
     return Refusal(
         "payloadTooLarge", "The body is larger than a rule may read.", "payloadTooLarge", close=True
     )

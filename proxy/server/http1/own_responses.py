@@ -68,7 +68,7 @@ def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> 
 def _repeated(client_request_id: str | None) -> str | None:
     """Return the request id that a client sent, if a response may repeat this id.
 
-    Return None for an id that is long, or that has characters other than printable ASCII.
+    Return None if the id is too long for a response, or has characters other than printable ASCII.
     """
     own = client_request_id
     return own if own and len(own) <= _LONGEST_CLIENT_ID and own.isascii() and own.isprintable() else None
@@ -100,7 +100,7 @@ def refusal_response(
 def error_body(
     refusal: Refusal, *, request_id: str, client_request_id: str | None, contact: str, now: float
 ) -> bytes:
-    """Return the JSON error body of a refusal.
+    """Return the JSON error body of the response to a refused request.
 
     `contact` names the person or team to contact with questions, or is empty.
     """

@@ -61,7 +61,7 @@ class UpstreamForm(NamedTuple):
     """Header fields in the form that the upstream receives.
 
     `read` is True if the request accepts only content codings that the proxy can decode. `id_between` is True
-    if the value of `client-request-id` belongs between `before` and `after`.
+    if the value of `client-request-id` must be inserted between `before` and `after`.
     """
 
     host: bytes
@@ -130,7 +130,7 @@ class RequestFields:
         return field.kind not in _OF_OUR_OWN and field.name.lower() in self.listed
 
     def stays_here(self, field: Field) -> bool:
-        """Return True if the upstream does not receive the field."""
+        """Return True if the proxy does not forward this header field to the upstream."""
         return (not field.relayed and field.kind not in _OF_OUR_OWN) or self.is_listed_in_connection(field)
 
     def seen_by_rules(self, client_request_id: bytes | None) -> Headers:

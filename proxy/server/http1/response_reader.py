@@ -85,7 +85,7 @@ class ResponseReader:
 
     @property
     def is_untouched(self) -> bool:
-        """True if a response is due and the upstream has not sent its first byte."""
+        """True if the upstream owes a response and has not sent the first byte of it."""
         return self.state is _AWAITED and self._informational == 0
 
     def expect(self, *, to_head_request: bool) -> None:
@@ -140,7 +140,7 @@ class ResponseReader:
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
         """Return the body bytes in `data` and in earlier input.
 
-        The second returned value is True if the response has ended.
+        The second value of the returned pair is True if the response has ended.
 
         The earlier input consists of bytes that `feed` received after the response head and did not use.
 
@@ -165,8 +165,8 @@ class ResponseReader:
     def end_of_input(self, *, orderly: bool) -> bool:
         """Return True if the response ends when the upstream closes the connection.
 
-        `orderly` is True if the upstream itself ended the connection. If `orderly` is false, an attacker may
-        have closed the connection (RFC 9112 §9.8).
+        `orderly` is True if the upstream closed the connection in the regular way. If `orderly` is false, an
+        attacker may have closed the connection (RFC 9112 §9.8).
         """
         whole = self.state is _BODY and self._body.remaining == UNTIL_CLOSE and orderly
         self.state = _ENDED if whole else _BROKEN

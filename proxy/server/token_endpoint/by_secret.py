@@ -34,7 +34,7 @@ NOBODYS_HASH: Final = (
 def prove_by_secret(request: TokenRequest, client_id: str, secret: str) -> None:
     """Respond at once if the client's secret was found correct before.
 
-    Respond to an unknown or wrong secret after the argon2 comparison.
+    For an unknown client or a secret that was not found correct before, respond after an argon2 comparison.
     """
     context = request.context
     caller = context.rulebook.callers.get(client_id)

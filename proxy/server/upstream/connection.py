@@ -195,8 +195,8 @@ class UpstreamConnection(BatchedConnection):
     def reusable(self) -> bool:
         """True if the connection can carry another request.
 
-        The connection is reusable if the last request and its response have ended, and no bytes of the two
-        remain.
+        A connection is reusable after the last request and its response have ended, if none of their bytes
+        wait in a buffer.
         """
         return (
             self._reader.state is _ENDED
@@ -222,7 +222,7 @@ class UpstreamConnection(BatchedConnection):
     # Calls of the user, and of the owner on its behalf
 
     def serve(self, user: UpstreamUser) -> None:
-        """Serve `user` until its response has ended, or until `abandon`."""
+        """Serve the exchange `user` until its response has ended, or until a call of `abandon`."""
         self.user = user
         self._sending = _IDLE
         self._reader.expect(to_head_request=user.to_head_request)
@@ -239,7 +239,7 @@ class UpstreamConnection(BatchedConnection):
         self.transport.write(data)
 
     def send_whole(self, data: bytes) -> None:
-        """Write a complete request at the end of the event loop iteration."""
+        """Queue a complete request. The connection sends it at the end of the event loop iteration."""
         self._sending = _QUEUED
         self._await_upstream()
         self._queued_output = data
@@ -248,7 +248,8 @@ class UpstreamConnection(BatchedConnection):
     def send_queued(self) -> None:
         """Send a queued request to the upstream.
 
-        If the connection is closing, the request is reported as unsent after the connection is lost.
+        If the connection is closing, the request is not sent. It is reported as unsent after the connection
+        is lost.
         """
         if self._sending is _QUEUED and not self.transport.is_closing():
             queued, self._queued_output = self._queued_output, b""
@@ -375,7 +376,7 @@ class UpstreamConnection(BatchedConnection):
             user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not respond in time."))
 
     def _owes(self, user: UpstreamUser) -> bool:
-        """Return True if the proxy waits until the upstream reads, requests the body, or responds."""
+        """Return True if the proxy waits for the upstream to read, to request the body, or to respond."""
         return (
             (self._sending is not _IDLE and self._sending is not _BODY)
             or self.transport.get_write_buffer_size() > 0
