@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(rig: Rig, chosen: Sequence[str], pace: Pace) -> int:
     """Run the chosen benchmark jobs, and print the result table of each job.
 
-    Write the report after a complete run without failures.
+    If no benchmark fails in a complete run, write the report.
     """
     others = busy_elsewhere()
     if others > MUCH_ELSEWHERE:

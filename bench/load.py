@@ -34,7 +34,7 @@ class Load:
 def head(path: str, token: str) -> bytes:
     """Return the head of a request as a Graph SDK sends it, with nine header fields.
 
-    In each request, "#id#" is replaced by a separate id.
+    The load generator replaces `#id#` in the head by a separate id for each request.
     """
     return (
         REQUEST.replace(_REQUEST_LINE, f"GET {path} HTTP/1.1".encode())

@@ -2,7 +2,7 @@
 
 The stored events of the benchmark are from the last day. If the command line names a directory, the benchmark
 keeps the directory, and uses it again unchanged. The benchmark requests each page several times on one
-kept-alive connection. The result for a page is the median time to the first byte of its response.
+kept-alive connection. For each page, the benchmark prints the median time to the first byte of the response.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def first_byte_ms(session: aiohttp.ClientSession, url: str) -> tuple[float
 async def measure(config: Path, port: int, repeat: int) -> bool:
     """Print a line for each page with the measured time of the page.
 
-    Return True if the time of every page is within the goal.
+    Return True if no page takes longer than the goal allows.
     """
     address = f"http://127.0.0.1:{port}"
     jar = aiohttp.CookieJar(unsafe=True)

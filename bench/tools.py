@@ -27,8 +27,8 @@ _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 class Cores:
     """Processor cores of a measurement.
 
-    The measured server runs on the core `server`. The load generator and the upstream run on the processor
-    core `load`.
+    The measured server runs on the processor core `server`. The load generator and the upstream run on the
+    processor core `load`.
     """
 
     server: int

@@ -1,4 +1,4 @@
-"""Checks of `--check` in addition to the settings file: certificates, master key and directories."""
+"""Checks that `--check` makes after it has read the settings file: certificates, master key, directories."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def warnings_of(settings: Settings) -> Iterator[str]:
 
 
 def ways_out(settings: Settings) -> Iterator[str]:
-    """Yield a line for each HTTP address: direct, or through the egress proxy.
+    """Yield a line for each HTTP address in the settings: reached directly, or through the egress proxy.
 
     Yield no line if no egress proxy is set.
     """

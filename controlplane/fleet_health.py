@@ -195,12 +195,13 @@ def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
 
 
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
-    """Return the least time by which the sender's clock is ahead of this host's clock; negative if behind.
+    """Return the minimum lead of the sender's clock over this host's clock, negative if the clock is behind.
 
-    A timestamp in whole seconds can mean any moment of that second. The sender wrote the timestamp just
-    before the message arrived. So a clock difference counts as 0 if it may come only from the rounding to
-    whole seconds. If two clocks certainly differ, the smallest possible difference is returned. A message
-    needs time to arrive. So the sender's clock looks further behind than it really is.
+    A timestamp in whole seconds can mean any moment of that second. The calculation assumes that the sender
+    wrote the timestamp just before the message arrived. If a clock difference may come only from the rounding
+    to whole seconds, the difference counts as 0. If two clocks certainly differ, the smallest possible
+    difference is returned. A message needs some time to arrive. Because of the travel time of a message, the
+    sender's clock looks further behind than it really is.
     """
     ahead_ms = timestamp * _SECOND_MS - arrived_ms
     behind_ms = ahead_ms + _SECOND_MS

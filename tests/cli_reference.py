@@ -155,8 +155,8 @@ def _cell(text: str) -> str:
 def _sentence(text: str) -> str:
     """Return a help text as sentences.
 
-    The first sentence starts with a capital letter and ends with a full stop. If the help text has a part in
-    brackets, such as a default, this part becomes the last sentence.
+    The first sentence of the returned text starts with a capital letter and ends with a full stop. If the
+    help text has a part in brackets, such as a default, this part becomes the last sentence.
     """
     words, _, extra = " ".join(text.split()).partition("  [")
     found = re.fullmatch(r"(.*?) ?\[((?:default|required|env)[^\]]*)\]", words)

@@ -110,7 +110,7 @@ class Yesterday:
 
 
 class _Past:
-    """Performs operations of operators at past times, which a fake clock gives."""
+    """Activity in the past: operations of operators run with a fake clock that gives past times."""
 
     def __init__(self, context: OperationContext, clock: FakeClock, maker: TrafficMaker) -> None:
         self.actor = Actor(OPERATOR, {EVERY_ORG: "admin"}, "127.0.0.1")
@@ -144,7 +144,7 @@ class _Past:
         await self._publish(REPORTING_RULES, _text(REPORTING_RULES), "First version")
 
     async def change_lately(self, now_ms: int) -> None:
-        """Publish the current ruleset text at a time three days ago.
+        """Publish a version of a ruleset with the clock set to three days ago.
 
         Replace a secret at a time three hours ago.
         """

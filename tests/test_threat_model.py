@@ -45,7 +45,7 @@ def test_every_attack_has_a_defence_and_a_test() -> None:
 
 @pytest.mark.parametrize("page", ["explain/security.md", "explain/reliability.md"])
 def test_every_file_of_tests_that_the_other_pages_name_is_there(page: str) -> None:
-    """If a table cell names a test file without a directory, the directory of the name before it counts."""
+    """Paths in a table cell: a test file without a directory is in the directory of the previous file."""
     text = (ROOT / "docs" / page).read_text("utf-8")
     missing = []
     for cell in re.findall(r"\|[^|\n]*`tests/[^|\n]*\|", text):

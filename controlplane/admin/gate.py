@@ -313,7 +313,7 @@ class Gate:
     async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
         """Return the local operators whose name is in `names`.
 
-        An identity provider has already verified the `names`.
+        An identity provider must have verified the `names` before.
         """
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
         return list(found.values())
@@ -347,8 +347,8 @@ class Gate:
     def _place_among_hashes(self) -> Iterator[None]:
         """If too many password hashes wait to be computed, refuse a sign-in before the attempt is counted.
 
-        Refused attempts are not counted, because they would push other failed attempts out of the limited
-        count.
+        A refused attempt is not counted. The number of counted attempts is limited, so it would displace
+        another failed attempt.
         """
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
             raise Refused("unavailable", "too many sign-ins are in progress", Retry_After="5")
@@ -392,7 +392,7 @@ class Gate:
     async def close(self, _: web.Application) -> None:
         """Wait until the operator log contains all failed sign-ins.
 
-        Call this method when the server no longer accepts requests.
+        Call `close` when the server no longer accepts requests.
         """
         await asyncio.gather(*self._recording, return_exceptions=True)
 

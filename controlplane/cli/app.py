@@ -403,7 +403,8 @@ def delete(
 ) -> None:
     """Delete an app with its secrets.
 
-    The app's secrets and tokens end at each proxy's next sync. The audit events of the app stay in the store.
+    The app's secrets and tokens end at each proxy's next sync. After the deletion, the app's audit events
+    stay in the store.
     """
     from controlplane.operations import apps, deletions
 

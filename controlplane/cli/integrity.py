@@ -212,7 +212,7 @@ def _result(verdict: Verdict) -> str:
 
 
 def _sentence(org: str, verdict: Verdict, clock: Clock) -> str:
-    """Return a sentence on an organisation's events, as far as the verification supports it."""
+    """Return a sentence on the result of the verification of an organisation's events."""
     if verdict.misfit is not None:
         return f"{org}: NOT VERIFIED. Stored events were changed; the first fault is below."
     if verdict.received_from is None or verdict.received_to is None:

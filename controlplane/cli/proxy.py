@@ -259,7 +259,8 @@ def acknowledge(
 ) -> None:
     """Acknowledge a proxy's missing events, repeated sequence numbers and implausible times.
 
-    Acknowledged losses no longer affect the health of the proxy. New losses affect its health again.
+    Acknowledged losses no longer affect the health of the proxy. Losses that occur after the acknowledgement
+    affect the health of the proxy again.
     """
     from controlplane.operations import proxies
 
@@ -290,8 +291,8 @@ def enable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
 def delete(ctx: typer.Context, proxy: _Proxy, yes: YesDelete = False, json: Json = False) -> None:
     """Delete a proxy, and end its keys at once.
 
-    The control plane keeps audit events that the proxy delivered. If the proxy has events that it did not
-    deliver before its deletion, these events are lost.
+    The control plane keeps the audit events that the proxy delivered before its deletion. If the proxy has
+    events that it did not deliver before its deletion, these events are lost.
     """
     from controlplane.operations import deletions, proxies
 

@@ -1,4 +1,7 @@
-"""Wait until proxies enforce a ruleset version. `proxy wait` and `ruleset apply --wait` use this module."""
+"""Wait until proxies enforce a ruleset version.
+
+The commands `proxy wait` and `ruleset apply --wait` use the module `rollout`.
+"""
 
 from __future__ import annotations
 

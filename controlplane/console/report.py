@@ -63,7 +63,7 @@ async def report(context: OperationContext, actor: Actor, request: PageRequest) 
 def _with_rows(section: Section) -> tuple[Section, list[dict[str, str]]]:
     """Return a report section and its rows.
 
-    Each row of the section is a mapping from column name to value.
+    Each row of the report section is a mapping from column name to value.
     """
     return section, [dict(zip(section.columns, row, strict=True)) for row in section.rows]
 

@@ -112,7 +112,7 @@ async def _ask(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 async def _require_role(context: OperationContext, actor: Actor, to_come: StopToCome) -> None:
-    """Raise Forbidden before the page asks for a reason, if the operator may not set the stop."""
+    """Raise Forbidden if the operator may not set the emergency stop, before the page requests a reason."""
     if to_come.app is not None:
         await context.resolve.app(actor, "editor", to_come.app, to_come.org)
     elif to_come.org is not None:

@@ -15,7 +15,10 @@ from controlplane.store.sqlite_connection import SqliteConnection
 
 
 class Unreadable(Exception):
-    """Error because the store can't be read. The text of the error is the reason."""
+    """Error because the store can't be read.
+
+    The text of an Unreadable error says why the store can't be read.
+    """
 
 
 @contextmanager

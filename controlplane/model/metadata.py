@@ -64,7 +64,7 @@ class Navigation:
 class Type:
     """An entity type or a complex type of a schema.
 
-    `base` is the full name of the type from which this type derives.
+    `base` is the full name of the parent type, from which the type derives.
     """
 
     name: str

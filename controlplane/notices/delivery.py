@@ -1,8 +1,8 @@
 """The consumer of a webhook, which delivers the notices of the store one by one and in order.
 
 The consumer sends each notice until the receiver accepts it. The store keeps the webhook's cursor (its last
-delivered position) in the same place as the cursors of the sinks. The cursor moves after each delivered
-notice. So a crash can repeat one notice, but no notice is lost.
+delivered position) in the same place as the cursors of the sinks. The webhook's cursor moves after each
+delivered notice. After a crash, one notice may be sent twice, but no notice is lost.
 """
 
 from __future__ import annotations

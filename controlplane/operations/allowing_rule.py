@@ -1,4 +1,7 @@
-"""Pure functions that add a rule at the start of a ruleset's text. The rule allows one request."""
+"""Pure functions that add a rule at the start of a ruleset's text.
+
+The added rule allows one given request.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ async def delete_ruleset(context: OperationContext, actor: Actor, request: Delet
 async def delete_proxy(context: OperationContext, actor: Actor, request: ProxyReference) -> Deleted:
     """Delete a proxy, and end its keys at once.
 
-    The control plane keeps audit events that the proxy delivered. Undelivered events of the proxy are lost.
+    The control plane keeps the audit events that the proxy delivered before its deletion. Audit events that
+    the proxy did not deliver before its deletion are lost.
     """
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     return _deleted(context, await context.store.delete_proxy(proxy.proxy_id, actor.name))

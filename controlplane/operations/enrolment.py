@@ -178,7 +178,7 @@ def _valid_name(name: str) -> str:
 async def _require_admin_of_one(context: OperationContext, actor: Actor, token: EnrolmentToken) -> None:
     """Raise Forbidden unless the actor is admin in an organisation for which the token is valid.
 
-    A token for several organisations can be revoked by an admin of any of these organisations.
+    An enrolment token for several organisations can be revoked by an admin of any of these organisations.
     """
     exist = {org.org_id for org in await context.store.orgs()}
     of_token = [org_id for org_id in token.org_ids if org_id in exist] or [*token.org_ids]

@@ -42,7 +42,7 @@ class EnforcedFacts(Response):
 class ProxyHealth(Response):
     """State of one proxy, as `proxy list` shows it.
 
-    The ages and the backlog are values of the proxy's last heartbeat.
+    The ages and the backlog are the values that the proxy's last heartbeat gave.
     """
 
     proxy_id: str
@@ -470,7 +470,7 @@ def _beat(heard: Heard) -> HeartbeatFacts:
 def _origin(text: str | None) -> str | None:
     """Return the address if it consists only of scheme, host and port, or None.
 
-    People paste the address into a shell.
+    Other addresses are not returned, because people paste the address into a shell.
     """
     return text if text is not None and _ORIGIN.fullmatch(text) else None
 

@@ -318,7 +318,7 @@ def _chosen_root(org: Org, held: list[OrgSchema], wanted: str | None) -> str:
 
 
 def _before(org: Org, held: list[OrgSchema], current: OrgSchema, uses: list[SchemaUse]) -> str:
-    """Return an older schema to compare with: one that active rulesets name, or else the previous one."""
+    """Return an older schema to compare with: one used by active rulesets, or else the previous schema."""
     older = [each.digest for each in held if each.root == current.root and not each.is_current]
     named = [each.digest for each in uses if each.in_force and each.digest in older]
     for digest in [*named, *older]:

@@ -115,7 +115,7 @@ def _facts(line: LogLine) -> RecordFacts:
 def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return a request in the operator log as pairs of name and value.
 
-    The pairs leave out the organisation, and all members that the operator's request did not contain. In
+    The pairs leave out the organisation, and all members that were missing in the operator's request. In
     place of the id of an object, a pair contains the current name of the object.
     """
     return [
@@ -126,7 +126,7 @@ def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return the texts in a request member's value. Each of these texts may be an id."""
+    """Return the texts in a request member's value. Any of the returned texts may be an id."""
     return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
 
 

@@ -98,7 +98,7 @@ def _switch(line: RecordFacts) -> Switch | None:
 async def rules_of_app(
     context: OperationContext, app: App, tally: Tally, period: Period, all_switches: list[Switch]
 ) -> AppRules:
-    """Return the versions of an application's ruleset that were active in the period or that events name."""
+    """Return the versions of an app's ruleset that were active in the period or are named in events."""
     switches = [each for each in all_switches if each.app in (app.app_id, app.name)]
     bound_ms = parse_time(switches[-1].at, 0) if switches else period.from_ms
     versions = sorted(await context.store.ruleset_versions(app.ruleset_id), key=lambda each: each.version)

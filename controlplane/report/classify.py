@@ -1,9 +1,9 @@
 """Find the resource classes that a recorded request reaches by its path, `$expand` or implied requests.
 
 The report says that a recorded request reaches a resource class certainly, possibly, or not at all. If the
-trail lacks facts of the request, such as the body of a search, the request reaches the class only *possibly*.
-If no schema and no built-in fact describes the request's path, the request reaches the resource class only
-*possibly*.
+audit trail lacks facts of the request, such as the body of a search, the request reaches the resource class
+only *possibly*. If no schema and no built-in fact describes the request's path, the request reaches the
+resource class only *possibly*.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def _matters(query: str) -> bool:
 
 
 def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
-    """Return how certainly a path reaches a schema element of the class, on the way or only at its end."""
+    """Return how certainly a path reaches the resource class, at any step or only at its end."""
     if not path.steps:
         return NO
     if not at_end:
@@ -366,10 +366,9 @@ def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
 
 
 def _part_held(things: Things, path: ReachedPath) -> int:
-    """Return how certainly objects at a path's end have a schema element of the class, such as an app's keys.
+    """Return how certainly objects at a path's end contain a part of the resource class, such as app keys.
 
-    If other types derive from the objects' type, perhaps only objects of a derived type have the schema
-    element.
+    If the schema element belongs only to a derived type, the objects possibly have this type and the element.
     """
     held = NO
     if path.names[-1].lower() in TO_PEOPLE:

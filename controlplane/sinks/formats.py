@@ -1,6 +1,6 @@
 """Conversion of an audit event to the format of a sink: unchanged JSON, OCSF or CEF.
 
-The code of this module does no I/O itself.
+The module `formats` itself does no input or output.
 """
 
 from __future__ import annotations

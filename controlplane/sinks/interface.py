@@ -41,7 +41,7 @@ class Refusal:
 class Sent:
     """The result of a delivery of events to a sink.
 
-    A sink has received all delivered events, except the events that the sink refused.
+    The sink has received all events of the delivery, except the events in `refused`.
     """
 
     refused: tuple[Refusal, ...] = ()
@@ -61,7 +61,7 @@ class Limits:
 class SinkUnavailable(Exception):
     """Error because the sink accepts nothing now.
 
-    After this error, the consumer sends the undelivered events again later.
+    After a SinkUnavailable error, the consumer sends the undelivered events again later.
 
     If the sink received the first `delivered` events before the error, the consumer does not send these
     events again.
@@ -84,7 +84,7 @@ class SinkRefused(Exception):
 class Sink(Protocol):
     """A destination to which audit events are sent.
 
-    One consumer uses the sink, and never makes two calls at the same time.
+    Only one consumer uses a sink object, and it never makes two calls at the same time.
     """
 
     @property
@@ -102,8 +102,8 @@ class Sink(Protocol):
     async def test(self) -> str:
         """Test the sink without an event, or with an event that is marked as a test.
 
-        Return the result of the test as text for a person. Raise SinkUnavailable or SinkRefused if the test
-        fails.
+        Return a text for a person that describes the result of the test. Raise SinkUnavailable or SinkRefused
+        if this test of the sink fails.
         """
 
     async def close(self) -> None: ...
@@ -118,11 +118,11 @@ class Archive(Protocol):
     async def write(
         self, store: ArchiveSource, after: int, upto: int, org_ids: Collection[str] | None
     ) -> int:
-        """Write the events of the given organisations, or of all organisations, between two positions.
+        """Archive the events between two positions, of the given organisations or of all organisations.
 
         When the archive holds all events of the range, return the number of these events. Raise
-        SinkUnavailable if the write fails. If a write to the archive failed, the caller writes the same range
-        of events again. Repeated writes of a range must leave the archive as one write would.
+        SinkUnavailable if the archive can't be written. If a write to the archive failed, the caller writes
+        the same range of events again. Repeated writes of a range must leave the archive as one write would.
         """
 
     async def test(self) -> str:

@@ -1,6 +1,6 @@
 """Selection of the events that a sink wants, and conversion of the events to the sink's format.
 
-The code of this module does no I/O itself.
+The module `selection` itself does no input or output.
 """
 
 from __future__ import annotations

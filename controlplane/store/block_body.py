@@ -1,6 +1,6 @@
 """Body of a block of audit events: compression for the disk, and decoding of the events.
 
-The code of this module does no I/O itself.
+The module `block_body` itself does no input or output.
 
 The first byte of a block's body identifies the format of the body. If a block's body begins with the byte
 `[`, the body is an uncompressed JSON array of events, as earlier releases stored it. The store still writes

@@ -204,7 +204,7 @@ def _newest(
 ) -> Mapping[str, Sequence[Report]]:
     """Return, for each proxy, its newest reports, the newest report first.
 
-    The query reads only these newest reports, and no older reports.
+    The query reads only the newest `count` reports of each proxy, and no older reports.
     """
     chosen = among(connection.dialect, "proxy_id", proxy_ids)
     rows = connection.rows(

@@ -94,7 +94,8 @@ class PostgresConnection:
 
     A transaction that writes sends its SQL statements in a pipeline. The methods `run` and `many` of the
     connection do not wait for the result of a statement. A job waits only when it needs a result or commits
-    the transaction. So the transaction that stores a batch needs few round trips to the database server.
+    the transaction. The transaction that stores a batch of events therefore needs few round trips to the
+    database server.
     """
 
     dialect = POSTGRES

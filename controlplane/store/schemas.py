@@ -156,7 +156,10 @@ def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, 
 
 
 def _make_current(connection: Connection, org_id: str, schema: NewSchema, now: int) -> str | None:
-    """Make a schema the current schema of its root path. Return the digest of the previous schema."""
+    """Make a schema the current schema of its root path.
+
+    Return the digest of the schema that was current before.
+    """
     key = (org_id, schema.root)
     before = connection.row(
         "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current = 1", key

@@ -305,9 +305,9 @@ def _is_body(expected: object, body: bytes | None) -> bool:
 def _canonical(value: object) -> str:
     """Return a canonical text for a JSON value, to compare the value with other values.
 
-    Two values have the same text only if they are equal in JSON.
+    The canonical texts of two values are the same only if the values are equal in JSON.
 
-    The values themselves cannot be compared, because Python treats 1 and True as equal.
+    A comparison in Python would be wrong, because Python treats 1 and True as equal.
     """
     return json.dumps(value, sort_keys=True)
 

@@ -195,7 +195,8 @@ def values_of(fields: Headers, name: bytes) -> list[bytes]:
 def _named(value: object) -> Iterator[tuple[str, str | None]]:
     """Yield the names and values of recorded header fields.
 
-    If a name is unknown, the name is an empty text. If a value is unknown, the value is None.
+    If the name of a header field is unknown, the yielded name is an empty text. If the value of a header
+    field is unknown, the yielded value is None.
     """
     if isinstance(value, dict):
         for name, each in value.items():
@@ -217,7 +218,7 @@ def _text(value: object) -> str | None:
 
 
 def read_time(value: object) -> tuple[datetime | None, str]:
-    """Return the time of a HAR entry. If the time is unknown, return None and the reason.
+    """Return the time of a HAR entry. If the time of the HAR entry is unknown, return None and the reason.
 
     A time that is a number is interpreted as seconds or milliseconds since 1970.
     """

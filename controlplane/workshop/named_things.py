@@ -39,9 +39,9 @@ class ThingKind(StrEnum):
 class Thing:
     """A schema element: a type, member or operation. The rules reference says *thing* for a schema element.
 
-    `type` is the element itself if it is a type, the type that owns the member, or the type that the
-    operation binds to (-1: none). `word` is the element's name in a rule, such as `message`, `group.members`,
-    `driveItem.content` or `addPassword`.
+    For a schema type, `type` is that type. For a member, it is the type that owns the member. For an
+    operation, it is the type that the operation binds to, or -1. `word` is the element's name in a rule, such
+    as `message`, `group.members`, `driveItem.content` or `addPassword`.
     """
 
     kind: ThingKind
@@ -157,8 +157,8 @@ def _thing(graph: SchemaGraph, steps: tuple[reached.Step, ...]) -> Thing | None:
 def _is_of_one_type(graph: SchemaGraph, step: reached.Step) -> bool:
     """Return True if the relation's target objects are contained, or if no type derives from their type.
 
-    For example, `/users/{id}/messages` counts as the type of its objects, message. `/groups/{id}/members`
-    counts as a relation, because the members have other addresses.
+    The path `/users/{id}/messages` counts as the type `message`, which is the type of its objects.
+    `/groups/{id}/members` counts as a relation, because the members have other addresses.
     """
     return bool(graph.model.member_flags(step.member) & CONTAINED) or not graph.has_derived(step.type)
 

@@ -323,7 +323,10 @@ def _posted(
 
 
 def _with_query(kind: RouteKind, prefix: tuple[str, ...], segments: tuple[str, ...], query: str) -> Route:
-    """Return a route with the query, on the object and (if the path ends with a key) on the collection."""
+    """Return a route with the query on the path.
+
+    If the path ends with a key, the route also includes the query on the collection.
+    """
     asked = [segments, segments[:-1]] if segments[-1] == KEY else [segments]
     targets = [f"{_example('GET', prefix, each).target}?{query}" for each in asked]
     examples = tuple(Example("GET", each) for each in targets)

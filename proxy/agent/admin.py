@@ -109,7 +109,7 @@ class Admin:
 
 
 async def _accept(listener: socket.socket, server: web.Server) -> None:
-    """Accept one connection at a time.
+    """Accept connections to the admin listener, one connection at a time.
 
     Each connection counts towards the limit before the next connection is accepted.
     """

@@ -79,8 +79,8 @@ def run_agent(
     SIGTERM ends the agent cleanly. The signal LAST_STOP also ends the agent, but the agent may use the
     configured time to deliver events. `channels` are the agent's ends of the channels to the worker slots.
     The supervisor keeps both ends of each channel open. `to_old_workers` are channels to old workers, which
-    run with other settings or another version than the new workers. Old workers have no other agent during a
-    reload.
+    run with other settings or another version than the new workers. During a reload, the old workers depend
+    on the new agent, because the old agent has ended.
     """
     gc.enable()  # all modules are imported
     os.nice(NICENESS)

@@ -25,11 +25,12 @@ _REPORTED: Final = (
 
 
 class MetricsReporter:
-    """Reporter of the counts since the last report whose arrival at the control plane is proved.
+    """Reporter of the counts since the last metrics report that certainly arrived at the control plane.
 
     The period of a metrics report does not end until the report has arrived at the control plane.
 
-    The agent stores the reported totals on its own page of counters. The page remains after the agent ends.
+    The agent stores the reported totals on a memory page of counters that only the agent writes. The agent's
+    page of counters remains after the agent ends.
     """
 
     def __init__(

@@ -194,8 +194,8 @@ def _read_slot(content: bytes) -> tuple[int, bytes] | None:
 def _digest(form: int, head: bytes, body: bytes) -> bytes:
     """Return the checksum of a state.
 
-    The checksum of a state file includes the format number if the format is 2 or later. So a release cannot
-    read a state that another release wrote in a different format.
+    The checksum of a state file includes the format number if the format is 2 or later. Because of this
+    checksum, a release cannot read a state that another release wrote in a different format.
     """
     tag = b"" if form == 1 else b"%d " % form
     return hashlib.sha256(tag + head + body).hexdigest().encode()

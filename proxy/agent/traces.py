@@ -1,8 +1,8 @@
 """Make trace spans from audit records of requests, and send these spans to a trace collector.
 
-Spans may be lost, but audit events may not. So the storage of an event never waits for a span. The queue of
-spans has a maximum length. A span is lost if the queue is full, if the collector refuses the span, or if the
-collector stays unreachable until shutdown.
+Spans may be lost, but audit events may not. The storage of an event therefore never waits for a span. The
+queue of spans has a maximum length. A span is lost if the queue is full, if the collector refuses the span,
+or if the collector stays unreachable until shutdown.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class TraceExporter:
     async def flush(self, seconds: float) -> None:
         """Export the queued spans once, without a retry.
 
-        Spans that remain in the queue after this export are lost.
+        Spans that remain in the queue after the last export are lost.
         """
         with contextlib.suppress(TimeoutError, _PutOff):
             async with asyncio.timeout(seconds):

@@ -83,7 +83,8 @@ def _reference(root: type, suffixes: Mapping[str, str]) -> Iterator[str]:
 def _reference_of_kinds(array: Tables) -> Iterator[str]:
     """Yield the reference text of a settings table that may occur several times, and is outside all sections.
 
-    The reference lists the keys that all kinds have in common first, and then the keys of each kind.
+    The reference first lists the keys that all kinds of the table have in common, and then the keys of each
+    kind.
     """
     of_kinds = {kind: keys(str(array), cls) for kind, cls in array.by_kind.items()}
     base = array.classes[0].__base__

@@ -1,8 +1,9 @@
 """Loader of settings: converts TOML text and environment variables to a typed object, or reports all errors.
 
-A setting's value comes from the first of these sources that has one: the key's additional variable;
-`Section__Key` or `Section:Key`; the file; a fallback variable; the default. A secret is set directly by its
-`Key`, or by `KeyFile`, the path of a file. One source must not contain both `Key` and `KeyFile`.
+A setting's value comes from the first source that gives a value. The sources are, in this order, the key's
+additional variable, `Section__Key` or `Section:Key`, the file, a fallback variable, and the default. A secret
+is set directly by its `Key`, or by `KeyFile`, the path of a file. A settings source must not contain both
+`Key` and `KeyFile`.
 
 The key `Name` identifies a settings table in an array, because the order of the tables may change. If a table
 of `[[Section.Array]]` has the `Name` `mail`, its keys are named `Section.Array.mail.Key` and
@@ -66,11 +67,11 @@ def load_settings(
     Relative paths in the settings are relative to the directory `base`.
 
     If a section class has a method `problems()`, the method yields conflicts between the section's keys, as
-    pairs of key name and message. The method `cls.problems()` yields conflicts between two sections that are
-    each valid alone. A method `unused()` yields a pair of key name and message for each setting that has no
-    effect. `without_effect`, a derived field of `cls`, lists the settings without effect that the operator
-    gave. The list of settings without effect omits fallback variables, because an operator may set such
-    variables for other programs.
+    pairs of key name and message. The method `cls.problems()` yields conflicts between two settings sections
+    that are each valid alone. A method `unused()` yields a pair of key name and message for each setting that
+    has no effect. `without_effect`, a derived field of `cls`, lists the settings without effect that the
+    operator gave. The list of settings without effect omits fallback variables, because an operator may set
+    such variables for other programs.
     """
     settings: T = _Loader(cls, source, base, environ, read_file).load(text)
     return settings

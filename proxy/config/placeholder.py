@@ -29,8 +29,8 @@ def placeholder_problems(
     """Yield pairs of setting name and problem for the loader, if `value` is still a placeholder.
 
     `instead` describes the value that the operator must write in place of the placeholder. A real secret may
-    contain any text, even text that looks like a placeholder. So a secret is reported only if its whole value
-    is a placeholder, and no message contains a part of the secret.
+    contain any text, even text that looks like a placeholder. A secret is therefore reported only if its
+    whole value is a placeholder, and no message contains a part of the secret.
     """
     found = _PLACEHOLDER.fullmatch(value) if secret else _PLACEHOLDER.search(value)
     if found is not None:

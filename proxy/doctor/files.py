@@ -125,7 +125,7 @@ def _owned(settings: Settings) -> Iterator[Finding]:
 
 
 def identity(settings: Settings) -> list[Finding]:
-    """Check the enrolment of a proxy that enrols itself, by the files of this proxy."""
+    """Check the enrolment of a proxy that enrols itself: read the files that belong to the enrolment."""
     agent = settings.agent
     if not agent.enrols_itself or any(identity_problems(settings)):
         return []  # a problem of the settings reports it

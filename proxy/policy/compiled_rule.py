@@ -66,11 +66,11 @@ class Entry:
     keys: tuple[int, ...]  # positions where the pattern matches any key
 
     def path_holds(self, name: Name, method: str) -> int:
-        """Return whether the rule's pattern and conditions on path parameters match this name of a resource.
+        """Return whether a resource name matches the rule's path pattern and conditions on path parameters.
 
         A path segment in the position of an object id can be the name of an operation, and still be an object
-        id. If a path segment may be an object id or an operation name, the result is INDETERMINATE. Then a
-        blocking rule applies, but an allowing rule does not.
+        id. If a path segment may be an object id or an operation name, the result is INDETERMINATE. With the
+        result INDETERMINATE, a blocking rule applies, but an allowing rule does not.
         """
         if name.relations and any(at in name.relations for at in self.keys):
             return NO
@@ -193,9 +193,9 @@ def parameter_conditions(rule: Rule) -> list[Condition]:
 
 
 def parts_asked(rule: Rule) -> list[Part]:
-    """Return the parts of a rule that the step checks, in order.
+    """Return the parts of a rule that the rule's step checks, in the order of the checks.
 
-    Methods, paths and parameters are not among these parts.
+    The returned parts do not include methods, paths and parameters.
     """
     # Conditions on bodies come last: a cheaper check may make parsing unnecessary.
     conditions = [condition for condition in rule.conditions if condition.source != "param"]

@@ -2,8 +2,8 @@
 
 If servers may read a value in two ways, the result is INDETERMINATE, so that the spelling of the value never
 decides. If the result is INDETERMINATE, a rule that blocks applies, and a rule that allows does not apply. If
-the conditions of a rule that filters are INDETERMINATE, the rule filters. The search for a deciding rule then
-continues.
+the conditions of a rule that filters are INDETERMINATE, the rule filters. After an indeterminate rule with
+the verdict `filter`, the search for a deciding rule continues.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Chec
 def for_an_allow(check: Check, option: str) -> Check:
     """Return the check for a condition on a query option in a rule with the verdict `allow`.
 
-    If the upstream never uses an interpretation of the query, this interpretation does not affect the check.
+    The check uses only those interpretations of the query that the upstream may use.
     """
     name = option_name(option)
 
@@ -188,8 +188,8 @@ def for_an_allow(check: Check, option: str) -> Check:
 def for_the_log(check: Check, *, of_response: bool) -> Check:
     """Return the check for a rule with the verdict `log_only`.
 
-    For a rule that only logs, the check never makes the proxy wait for a request body. It also accepts a body
-    that cannot be read.
+    For a rule that only logs, the check never makes the proxy wait for a request body. The check accepts a
+    request body that cannot be read.
     """
 
     def check_if_read(request: RequestFacts, response: ResponseFacts | None) -> int:

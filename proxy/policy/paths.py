@@ -201,7 +201,7 @@ class PathTree(Generic[T]):
     def find_any(self, name: Name) -> tuple[list[T], list[T], list[T]]:
         """Search like `find` for a resource name in which ANY_NAME stands for some unknown segments.
 
-        The third list has the values that the search finds only if it guesses the text of an unknown segment.
+        The third returned list has the values that match only if the unknown segment has a certain text.
         """
         found: list[T] = []
         perhaps: list[T] = []
@@ -225,7 +225,7 @@ class PathTree(Generic[T]):
         return found, above, perhaps
 
     def nodes_at(self, name: Name) -> list[Node[T]]:
-        """Return the nodes of the pattern tree that the search for this resource name reaches."""
+        """Return the nodes of the pattern tree that a search for the resource name `name` reaches."""
         level = [self.root]
         for word, exact in zip(name.folded, name.exact, strict=True):
             below: list[Node[T]] = []
@@ -240,7 +240,9 @@ class PathTree(Generic[T]):
 
 
 def take_apart(root: Node[T]) -> Generator[None, None, None]:
-    """Empty a pattern tree that is no longer used. This generator yields often, between small steps.
+    """Empty a pattern tree that is no longer used.
+
+    The generator `take_apart` yields after each small step, so that the caller can pause.
 
     To free ten thousand rules of a tree at once would take milliseconds.
     """

@@ -336,7 +336,10 @@ def _checked_field_name(text: str) -> str:
 
 
 def _text_like(pattern: str) -> WithJsonSchema:
-    """Return the JSON Schema of a text value for editors. The validator gives a better error message."""
+    """Return the JSON Schema of a text value for editors.
+
+    For a wrong text, the validator of the ruleset gives a better error message than the JSON Schema.
+    """
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 

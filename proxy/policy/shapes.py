@@ -1,12 +1,12 @@
 """Filter responses of a known shape, many times faster than the filter that goes member by member.
 
 A shape lists the members of the JSON objects at one place of a response, in their order. The filter decodes a
-response into structs that it made for the shape, and encodes the structs again. In the structs, every value
-is a span of the original text. If the response, decoded and encoded again, has its original bytes, the shape
-describes the whole response. If a shape describes a response, the response has no unknown and no duplicate
-member names. The members of the response then have the order and the spelling of the shape. If the shape
-describes the response, the filter unsets the hidden members and encodes the rest. If no known shape describes
-a response, the slower filter goes through it member by member.
+response into structs that it made for the shape, and encodes the structs again. Every value in these structs
+is a span of the original response text. If the response, decoded and encoded again, has its original bytes,
+the shape describes the whole response. If a shape describes a response, the response has no unknown and no
+duplicate member names. The members of the response then have the order and the spelling of the shape. If the
+shape describes the response, the filter unsets the hidden members and encodes the rest. If no known shape
+describes a response, the slower filter goes through it member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
 uniform whitespace is made compact for the comparison, and formatted again afterwards.
@@ -28,7 +28,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """Fate of a JSON member: it stays, or the configured path with the bit `cause` removes it."""
+    """Fate of a JSON member: KEEP, or removal by the configured path with the bit `cause`."""
 
     cause: int
 
@@ -130,8 +130,8 @@ class Shape:
 def _copier(names: list[str], fields: list[str]) -> Callable[[Any], Any]:
     """Return a function that copies a JSON object without its hidden properties into a smaller struct.
 
-    If an object has more hidden members than other members, to copy the others is cheaper than to unset the
-    hidden ones.
+    If most members of an object are hidden, copying the visible members is cheaper than unsetting the hidden
+    members.
     """
     struct = msgspec.defstruct(
         "Kept", [(field, Any) for field in fields], rename=dict(zip(fields, names, strict=True)), gc=False

@@ -16,8 +16,8 @@ _INSTALL: Final = "install the package `tzdata` (of Debian or Alpine, or with pi
 def checked_time_zone(name: str) -> str:
     """Return the name of a time zone if the host has data for this time zone.
 
-    Raise ValueError otherwise. The error message says that the name is wrong, or that the host has no time
-    zone database.
+    Raise ValueError otherwise. The error message says that the name of the time zone is wrong, or that the
+    host has no time zone database.
     """
     try:
         ZoneInfo(name)

@@ -1,14 +1,14 @@
 """The persisted snapshot: validated rules and applications, which the agent stores for workers and restarts.
 
 The snapshot file has one line `graphward-snapshot <format> <sha256 of the rest>`, followed by a JSON body.
-The agent replaces the snapshot file by rename. So a reader finds either the complete old file or the complete
-new file. If the content is damaged, such as a flipped bit or half a file, the reader raises SnapshotDamaged
-and uses no part of the file.
+The agent replaces the snapshot file by rename. A reader therefore finds either the complete old snapshot file
+or the complete new file. If the content is damaged, such as a flipped bit or half a file, the reader raises
+SnapshotDamaged and uses no part of the file.
 
-The snapshot file contains the compressed schemas together with the rulesets that name them. So a kill, a full
-disk or a copy cannot separate the rulesets from their schemas. A snapshot file with schemas has format 2. A
-Graphward release that does not support schemas rejects snapshot files of format 2. An old release that
-accepted format 2 would ignore the parts of a rule that need a schema.
+The snapshot file contains the compressed schemas together with the rulesets that name them. A kill, a full
+disk or a copy therefore cannot separate the rulesets from their schemas. A snapshot file with schemas has
+format 2. A Graphward release that does not support schemas rejects snapshot files of format 2. A release that
+does not support schemas would ignore the parts of a rule that need a schema.
 
 The modification time of the snapshot file is the time of the last good sync, even of a sync that changed
 nothing (`mark_synced`). A reader of the snapshot file stores the modification time in `Snapshot.synced_at`.
@@ -151,8 +151,8 @@ def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snaps
     Raise FileNotFoundError if the snapshot file is missing, or SnapshotDamaged if it is not valid.
 
     Decoding ten thousand rules at once would hold Python's global interpreter lock for milliseconds. So
-    `read_snapshot` decodes the rules in steps, and calls `pause` between the steps. A reader in another
-    thread can thus let the event loop run.
+    `read_snapshot` decodes the rules in steps, and calls `pause` between the steps. A reader in a thread can
+    let the event loop run during each call of `pause`.
     """
     with path.open("rb") as file:
         content = file.read()

@@ -862,7 +862,7 @@ class Settings:
     def exchange_scope(self) -> str:
         """Scope of the managed identity's token that proves the application to the identity provider.
 
-        Each cloud has a fixed scope for this token.
+        Each Microsoft cloud has a fixed scope for the tokens of managed identities.
         """
         by_authority = _CLOUD_BY_AUTHORITY.get(_host_of(self.credentials.authority_url))
         return f"{(by_authority or cloud_of(self.upstream.base_url)).exchange_audience}/.default"

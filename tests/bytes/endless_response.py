@@ -1,6 +1,6 @@
 """Run a proxy whose upstream sends `hello` and then never ends the response.
 
-A test runs this file as a program, and kills the program.
+A test runs `endless_response.py` as a separate program, and kills the program.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tests of a client connection's states: each event leads to a next state, a response and an audit event.
 
-Each situation in the tests brings a client connection on real sockets into a state. Each test applies one
-event to a client connection that is in one of the states.
+A situation of these tests is a state into which the test brings a client connection on real sockets. Each
+test applies one event to a client connection that is in one of the states.
 """
 
 import asyncio

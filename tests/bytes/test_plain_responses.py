@@ -280,7 +280,7 @@ async def test_no_part_of_a_batch_may_hold_a_hidden_property(tmp_path: Path, tra
 
 
 async def test_an_action_with_the_name_of_a_hidden_property_returns_nothing(tmp_path: Path) -> None:
-    """A response rule removes properties, and the proxy decides this only after the response has arrived."""
+    """A response rule hides the property, so the proxy decides only after the response has arrived."""
     text = (
         rules(STRIP).replace("id: hide\n", "id: hide\n    when: response\n")
         + """\

@@ -136,7 +136,10 @@ def with_token(raw: bytes, token: str) -> bytes:
 
 
 def error_of(response: bytes) -> tuple[int, dict[str, Any]]:
-    """`response` has the bytes of several responses: return status and error body of the last."""
+    """Return the status and the error body of the last response.
+
+    `response` has the bytes of several responses.
+    """
     head, _, body = response.rpartition(b"\r\n\r\n")
     return int(head.rpartition(b"HTTP/1.1 ")[2][:3]), json.loads(body)
 

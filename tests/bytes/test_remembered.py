@@ -58,7 +58,7 @@ def nothing_remembered() -> Iterator[None]:
 def memory_free(*, uncut: bool = False) -> Iterator[None]:
     """Run a block of a test with empty caches of header facts in the proxy.
 
-    With `uncut`, the cache key of a head includes every header value, also a value that varies with each
+    If `uncut` is True, the cache key of a head includes all header values, even values that vary with each
     request.
     """
     with pytest.MonkeyPatch.context() as patch:

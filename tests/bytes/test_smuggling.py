@@ -1,6 +1,6 @@
 """Tests of ambiguous requests on raw sockets.
 
-The tests check the bytes that the upstream receives and the next response.
+The tests check the bytes that the upstream receives, and the response to the client's next request.
 
 Every request in the smuggling tests carries a valid token. If a smuggling test hides a second request in a
 request, the rules block the path of the second request. If the upstream receives the blocked path, the proxy
@@ -457,7 +457,7 @@ def client_bytes(draw: st.DrawFn) -> bytes:
 class Bench:
     """A proxy that all examples of a hypothesis test share.
 
-    The event loop of the proxy stays open between the examples.
+    The proxy's event loop stays open while hypothesis runs one example after another.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -517,7 +517,7 @@ def test_the_upstream_receives_exactly_what_an_independent_parser_reads(bench: B
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the header fields that the proxy forwards unchanged, without framing and replaced fields."""
+    """Return the header fields to forward unchanged: all except framing fields and replaced fields."""
     listed = {
         option.strip().lower()
         for name, value in fields

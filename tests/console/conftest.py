@@ -137,8 +137,8 @@ def visiting(
 ) -> Iterator[Visit]:
     """Open a browser window of an operator.
 
-    An operator who has signed in during an earlier test stays signed in. If a test ends a session, the test
-    must sign in by itself.
+    An operator who has signed in during an earlier test stays signed in. A test that ends a session must
+    first sign in with a new session.
     """
     context = browser.new_context(
         storage_state=served.sessions.get(operator or ""),

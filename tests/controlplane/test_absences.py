@@ -169,7 +169,7 @@ def test_of_many_organisations_few_are_named() -> None:
 
 
 async def test_a_rule_of_an_earlier_version_is_no_mistake(named: Trail) -> None:
-    """A search for the events of an earlier rule version is valid, because some event names that version."""
+    """A search for a rule of an earlier ruleset version is valid, because some event names the rule."""
     assert (await named.ask("all", "events", filter='rule:"no mail"'))["notes"] == []
 
 

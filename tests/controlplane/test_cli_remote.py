@@ -276,7 +276,10 @@ async def test_what_people_read_is_no_json(commands: Commands, plane: Plane, pro
 
 
 def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
-    """The progress line is overwritten in place. A proxy's name in this line cannot control the terminal."""
+    """The progress line is overwritten in place.
+
+    A proxy's name in the progress line cannot control the terminal.
+    """
     config = write_settings(tmp_path)
     facts(config, "org", "add", "acme")
     facts(config, "proxy", "add", "edge-1", "--org", "acme")

@@ -110,7 +110,7 @@ async def _pages(context: OperationContext, name: ListName, **members: Any) -> l
 
 
 async def test_the_pages_of_a_list_have_each_row_once_in_order(context: OperationContext) -> None:
-    """The test sorts by each column in both directions.
+    """Each list is sorted by each of its columns, in both directions.
 
     Rows with equal values in the sorted column must be sorted by name.
     """

@@ -73,7 +73,7 @@ async def test_a_kill_between_commit_and_response_counts_the_batch_once(
 async def _replay(proxy: ProxyClient, killed: dict[str, Any]) -> None:
     """Send batches to the control plane again after the control plane was killed and restarted.
 
-    Committed batches count as duplicates, and other batches are stored.
+    The control plane counts committed batches as duplicates, and stores the other batches.
     """
     committed = killed["batchId"].startswith("kill-after")
     sent = killed if committed else {**killed, "batchId": f"replay-{killed['batchId']}"}

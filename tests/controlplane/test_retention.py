@@ -123,7 +123,7 @@ async def test_an_index_that_is_away_keeps_nothing_in_the_store(plane: Plane, cl
 async def test_a_receipt_that_lies_ahead_is_corrected(plane: Plane, clock: FakeClock) -> None:
     """A batch arrives while the clocks of host and proxy are a year ahead.
 
-    After the batch, both clocks are corrected.
+    After the arrival of this batch, the clocks of host and proxy are corrected.
     """
     org = await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")

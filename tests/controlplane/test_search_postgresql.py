@@ -150,7 +150,7 @@ async def test_a_rare_word_is_looked_up_and_not_looked_for(index: PostgresIndex,
 
 
 async def test_a_page_of_a_host_without_a_clock_is_read(index: PostgresIndex) -> None:
-    """The event times of a host without a clock are small numbers, but the event positions are not."""
+    """Events of a host without a clock have very small times, but their positions can be large numbers."""
     made = (event(number, time=f"1970-01-01T00:00:0{number}Z") for number in range(2))
     await index.write(accepted(*made, first_position=40_000))
     assert await found(index) == [1, 0]

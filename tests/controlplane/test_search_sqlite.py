@@ -493,7 +493,10 @@ async def test_counts_say_when_they_are_not_of_everything(
 async def test_counts_say_how_far_they_came_in_their_time(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, looks: int, counted: int
 ) -> None:
-    """The search index has two parts. A search reads three events of each part, first in the newer part."""
+    """The search index has two parts.
+
+    In each part of the index, newer part first, the test's search reads three events.
+    """
 
     class Looks(TimeLimit):
         def __init__(self, seconds: float, may_end: Callable[[Key], bool]) -> None:

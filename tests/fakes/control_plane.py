@@ -164,8 +164,8 @@ async def _next(script: deque[Script]) -> Response:
 def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Response:
     """Return an error response of the control plane.
 
-    The argument `batchId` becomes the batch id in the response, beside the error. All other arguments become
-    members of the error.
+    The argument `batchId` becomes the batch id in the response, beside the error. All arguments except
+    `batchId` become members of the JSON object `error`.
     """
     named = {name: members.pop(name) for name in list(members) if name == "batchId"}
     detail = {"code": code, "message": f"fake says {code}", **members}

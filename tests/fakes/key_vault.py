@@ -27,7 +27,7 @@ VERSIONS_OF_A_PAGE: Final = 2
 
 
 class FakeManagedIdentity(Fake):
-    """Token endpoints of App Service (proved by a header) and of virtual machines, both over plain HTTP."""
+    """Token endpoints for managed identities, over plain HTTP: of App Service and of virtual machines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,8 +127,9 @@ class FakeKeyVault(Fake):
         """Return the Azure resource that is the audience of tokens for the vault.
 
         For the vault address `127.0.0.1`, the resource is `0.0.1`, as the resource for the host
-        `contoso.vault.azure.net` is `vault.azure.net`. The SDK refuses a challenge that names any other
-        resource. The resource `0.0.1` needs no name resolution.
+        `contoso.vault.azure.net` is `vault.azure.net`. The SDK refuses the challenge of a vault if the
+        challenge names a resource that does not fit the vault's address. The resource `0.0.1` needs no name
+        resolution.
         """
         if self.name:
             return f"https://{self.name.partition('.')[2]}"

@@ -59,7 +59,7 @@ def collector(directory: Path, journal: Journal, **changes: Any) -> Collector:
 def collect_all(part: Collector, passes: int = 60) -> None:
     """Run passes of the collector until several passes in a row find nothing to do.
 
-    A live agent needs some seconds for the same passes.
+    Passes of a live agent, which pauses between its passes, would take some seconds.
     """
     quiet = 0
     for _ in range(passes):

@@ -124,7 +124,7 @@ def test_a_restart_goes_on_where_the_state_was_saved(tmp_path: Path) -> None:
 
 
 class PulledPlugError(Exception):
-    """Simulated end of the process at this point in the code, as if the machine lost power."""
+    """Simulated end of the process at the point that raises the exception, as if the machine lost power."""
 
 
 @pytest.mark.parametrize("at", ["pwrite", "fdatasync", "unlink", "fsync"])

@@ -27,7 +27,10 @@ pytestmark = pytest.mark.process
 
 
 class Disk:
-    """Recorder of the syncs below a directory. After each sync, `step` can inspect the durable files."""
+    """Recorder of the syncs to disk (fsync) of files below a directory.
+
+    After each sync, `step` can inspect the durable files.
+    """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> None:
         self._root = root
@@ -86,7 +89,7 @@ class Disk:
 def test_a_snapshot_is_synced_before_it_has_its_name_and_then_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each step, the snapshot file is either the complete old snapshot or the complete new one."""
+    """After each sync to disk, the file is the complete old snapshot or the complete new snapshot."""
     path = tmp_path / "snapshot.json"
     old = read_snapshot(FORMATS / "v1" / "snapshot.json")
     write_snapshot(path, old)

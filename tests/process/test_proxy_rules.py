@@ -126,7 +126,10 @@ async def test_a_damaged_snapshot_is_not_applied(tmp_path: Path) -> None:
 async def test_a_snapshot_that_is_lost_while_the_proxy_runs_is_written_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    """The agent has the rules. The control plane responds only that the rules are unchanged."""
+    """The agent already has the current rules when the snapshot file is damaged.
+
+    The control plane's response to a sync says only that the rules are unchanged.
+    """
     snapshot = tmp_path / "snapshot.json"
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
         whole = read_snapshot(snapshot)
@@ -140,7 +143,7 @@ async def test_a_snapshot_that_is_lost_while_the_proxy_runs_is_written_again(
 async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Path) -> None:
     """The worker can't open files for a while, so it can't read new rules.
 
-    After this failure, the rules do not change again.
+    After the worker failed to read the rules, the rules do not change again.
     """
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
         worker = processes(system)["worker-0"]

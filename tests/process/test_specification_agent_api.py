@@ -602,7 +602,7 @@ def test_a_client_secret_is_stored_hashed(plane: Plane) -> None:
 def test_a_sync_response_is_signed_for_its_request(plane: Plane) -> None:
     """The response to a sync has the header X-Hmac-Signature.
 
-    The signature covers `response.<X-Hmac-Signature of the request>.<response body bytes>`.
+    The signature of the response covers `response.<X-Hmac-Signature of the request>.<response body bytes>`.
     """
     reply = plane.proxy.sync()
     expected = response_signature_of(plane.proxy.secret, plane.proxy.last_signature, reply.body)

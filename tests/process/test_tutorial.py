@@ -33,7 +33,7 @@ _BLOCK: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A command block of the page, with the expected output that the page shows below it."""
+    """A command block of the tutorial page, with the expected output that the page shows below the block."""
 
     line: int
     comment: str

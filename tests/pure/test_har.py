@@ -153,7 +153,7 @@ def test_a_file_without_a_request_that_can_be_read_says_what_is_wrong(data: byte
 def changed(**changes: Any) -> dict[str, Any]:
     """Return a HAR entry for `/v1.0/users/1`, in which the given values replace members of the entry.
 
-    In a member's path, `__` separates the names.
+    In the name of an argument, `__` separates the names of nested members.
     """
     made = entry("/v1.0/users/1", response={"id": "1"})
     for path, value in changes.items():

@@ -32,7 +32,7 @@ def named_keys(keys: Sequence[Jwk], assertion: Assertion) -> list[Jwk]:
 
     If the assertion has no key id, return all `keys`.
 
-    If every key has a key id that differs from the assertion's key id, the result is empty.
+    If every key has a key id that differs from the assertion's key id, return an empty list.
     """
     key_id = assertion.key_id
     return [key for key in keys if key_id is None or key.get("kid") in (None, key_id)]

@@ -120,7 +120,7 @@ async def build_rulebook(
 ) -> Rulebook:
     """Compile the rules of a snapshot that differ from the compiled rules `previous`.
 
-    Yield to the event loop between slices of the work.
+    Between slices of the compilation, yield to the event loop.
 
     `models` contains the resource models that `load_models` returned for the snapshot. Raise SnapshotDamaged
     if a resource model is missing.

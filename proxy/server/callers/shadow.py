@@ -43,8 +43,8 @@ class ShadowEvaluation:
         """Evaluate the shadow ruleset's request rules.
 
         An empty `facts.body` can stand for a missing body or for an unread body. `body_known` is False for an
-        unread body. `envelope` marks an outer `$batch` request. A rule for `$batch` can block such a request,
-        but the default verdict cannot.
+        unread body. `envelope` marks an outer `$batch` request. A rule for `$batch` can block an outer
+        `$batch` request, but the default verdict cannot.
         """
         self._rules = rules
         self._facts = facts
@@ -91,7 +91,7 @@ class ShadowEvaluation:
     ) -> None:
         """Evaluate the shadow ruleset's response rules with the facts about the response.
 
-        Call this method only if the property `wants_response` is true.
+        Call `responded` only if the property `wants_response` is true.
         """
         plan, decision = self._plan, self._request_decision
         assert plan is not None

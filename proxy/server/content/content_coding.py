@@ -107,7 +107,7 @@ def _has_zlib_header(data: bytes) -> bool:
 def _begins_stored_block(data: bytes) -> bool:
     """Return True if data with a zlib header is also a valid deflate stream without a header.
 
-    Data that is valid with and without a header begins like a stored block: type bits, length, and the
+    If data is valid with and without a zlib header, it begins like a stored block: type bits, length, and the
     length's complement (RFC 1951 §3.2.4).
     """
     return data[1] ^ data[3] == 0xFF and data[2] ^ data[4] == 0xFF
@@ -166,8 +166,8 @@ class StreamDecoder:
 
     Each call of `feed` returns about 64 KiB of output at most (for br, one block more). While `pending` is
     true, more output is available without further input: call `feed(b"")` again. The output of each content
-    coding, not only of the last, must not exceed `limit`. So a decompression bomb in an inner coding costs no
-    more than a bomb in the outer coding.
+    coding, not only of the last, must not exceed `limit`. A decompression bomb in an inner coding therefore
+    costs no more than a bomb in the outer coding.
     """
 
     def __init__(self, codings: Sequence[str], *, limit: int | None = None) -> None:
@@ -238,7 +238,7 @@ def split_codings(content_encoding: bytes) -> list[str]:
 def acceptable(accept_encoding: str) -> str:
     """Return an Accept-Encoding value (RFC 9110 §12.5.3) without the codings that the proxy cannot decode.
 
-    The codings that stay in the value keep their spelling.
+    The names of the remaining codings keep their spelling.
     """
     elements = [element.strip(" \t") for element in accept_encoding.split(",")]
     kept = [element for element in elements if element.split(";", 1)[0].rstrip(" \t").lower() in _DECODABLE]

@@ -226,8 +226,8 @@ def _begun(text: bytes) -> int:
 def may_be_odata_3(body: bytes) -> bool:
     """Return True if a body is verbose JSON, or has names of OData 3 at its beginning or in its last member.
 
-    The function does not look for names of OData 3 at other places in the body. To search the whole body for
-    names of OData 3 would take thirty times as long as the search for names of OData 4.
+    `may_be_odata_3` does not search other places in the body for names of OData 3. To search the whole body
+    for names of OData 3 would take thirty times as long as the search for names of OData 4.
     """
     if body.find(_OF_ODATA_3, 0, _ODATA_3_BEGINS) >= 0 or _IS_VERBOSE.match(body) is not None:
         return True

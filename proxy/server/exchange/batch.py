@@ -270,7 +270,7 @@ class Batch:
     def _fail_dependants(self) -> None:
         """Refuse each sub-request that depends on a sub-request that the proxy does not send upstream.
 
-        The dependency may also be indirect, through other sub-requests.
+        The sub-request may also depend on the missing sub-request indirectly, through other sub-requests.
         """
         failed = {each.part.id for each in self._parts if each.response is not None}
         before = -1

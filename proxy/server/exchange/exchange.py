@@ -357,7 +357,7 @@ class Exchange(ExchangeOwner):
             self.decide(body)
 
     def _go_on_without_body(self, decision: Decision) -> None:
-        """Pass a request body on without collecting it: it is too long for a rule that only logs."""
+        """Pass on, without collecting it, a request body that is too long for a rule that only logs."""
         self.phase = _EVALUATING
         self.release_buffer()
         try:
@@ -515,7 +515,7 @@ class Exchange(ExchangeOwner):
     ) -> None:
         """End the exchange: write its records to the spool, and only then send the end of its response.
 
-        No other method ends the exchange. If the spool cannot store the records, the proxy aborts the
+        Only this method ends an exchange. If the spool cannot store the records, the proxy aborts the
         connection: no response may be complete without an audit event.
         """
         if self._reserved:

@@ -116,7 +116,8 @@ class UpstreamCall(UpstreamUser):
     def renew(self) -> bool:
         """Send the request again with another upstream token, because the upstream responded with 401.
 
-        Return False if the request body cannot be sent again, or if the used token has just been replaced.
+        Return False if the request already had a second token, if its body cannot be sent again, or if the
+        used token was itself a recent replacement.
         """
         self._release()
         credential, context = self._credential, self._owner.context
@@ -150,7 +151,7 @@ class UpstreamCall(UpstreamUser):
     def end(self) -> None:
         """End the upstream call: close its connection, or leave the queue for a connection.
 
-        Call this method when the exchange needs no more data from the upstream.
+        Call `end` when the exchange needs no more data from the upstream.
         """
         if self.state is _ENDED:
             return

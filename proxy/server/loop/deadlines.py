@@ -23,7 +23,7 @@ class Timed(Protocol):
     def on_deadline(self, now: float) -> None:
         """Handle a deadline that has passed: set a new deadline, or close the connection.
 
-        The sweep calls this method at the time `deadline`, or up to `SWEEP_SECONDS` later.
+        The sweep calls `on_deadline` at the time `deadline`, or up to `SWEEP_SECONDS` later.
         """
 
 

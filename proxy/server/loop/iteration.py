@@ -2,7 +2,8 @@
 
 If each piece of input were processed at once, the processor would alternate between system calls and proxy
 code. The code and data of system calls replace the code and data of the proxy in the processor's caches. The
-processor would also alternate between the code for responses and the code for requests, which share little.
+processor would also alternate between the proxy's code for responses and its code for requests, which share
+little.
 
 If each piece of output were sent at once, each piece would wake the receiving process separately. If the
 receiving process got its input piece by piece, it would sleep after each piece until the next piece arrives.
@@ -74,7 +75,7 @@ class BatchedConnection(asyncio.Protocol):
 
 
 class LoopIteration:
-    """Connections of one worker that have work to do when this loop iteration ends."""
+    """Connections of one worker that have work to do at the end of the current loop iteration."""
 
     __slots__ = ("_asking", "_loop", "_responded", "_scheduled", "_to_clients", "_to_upstream")
 
@@ -97,7 +98,7 @@ class LoopIteration:
     def request_arrived(self, connection: BatchedConnection) -> None:
         """Queue a client connection that received the start of a request.
 
-        `take_arrived` of the connection is called when this iteration ends, or sooner.
+        The loop iteration calls `take_arrived` of the connection at its end, or sooner.
         """
         self._asking.append(connection)
         self._expect_end(len(self._asking))
@@ -105,7 +106,7 @@ class LoopIteration:
     def send_request(self, upstream: BatchedConnection) -> None:
         """Queue an upstream connection that has a request to send.
 
-        `send_queued` of the connection is called when this iteration ends, or sooner.
+        The loop iteration calls `send_queued` of the connection at its end, or sooner.
         """
         self._to_upstream.append(upstream)
         self._expect_end(len(self._to_upstream))
@@ -119,7 +120,7 @@ class LoopIteration:
         self._expect_end(len(self._to_clients))
 
     def take(self) -> None:
-        """Process all input that has arrived in this iteration."""
+        """Process all input that has arrived in the current loop iteration."""
         responded, self._responded = self._responded, []
         for upstream in responded:
             upstream.take_arrived()

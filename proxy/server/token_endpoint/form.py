@@ -1,6 +1,6 @@
 """Parse the form of a token request, and its client credentials.
 
-The module also defines the OAuth errors of RFC 6749.
+The module `form` also defines the OAuth errors of RFC 6749.
 
 The module `form` does no input or output.
 """

@@ -48,7 +48,7 @@ def reader_with(*, max_head_bytes: int = 300, max_fields: int = 5) -> RequestRea
 
 
 def read(reader: RequestReader, pieces: list[bytes]) -> list[Read]:
-    """Pass the pieces of bytes to a request reader one by one, as a connection does.
+    """Pass the pieces of bytes to a request reader one by one, like a connection that receives these pieces.
 
     Return the complete requests that the reader returned.
     """
