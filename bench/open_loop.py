@@ -1,8 +1,9 @@
 """Measure latency at a fixed rate: each request has a due time that does not depend on earlier requests.
 
 The latency of a request is counted from its due time. So if the server stalls, the latency of every delayed
-request grows, and not only of the requests in progress. The program takes a port, a file with a request head,
-the requests per second, and the duration in seconds. The program prints percentiles in microseconds as JSON.
+request grows, and not only of the requests in progress. `bench.open_loop` takes a port, a file with a request
+head, the requests per second, and the duration in seconds. The program prints percentiles in microseconds as
+JSON.
 """
 
 from __future__ import annotations

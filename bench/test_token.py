@@ -1,4 +1,4 @@
-"""Measure the verification of tokens."""
+"""Benchmark of the verification of tokens."""
 
 import time
 

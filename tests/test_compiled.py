@@ -1,8 +1,8 @@
 """Tests of the rules in ARCHITECTURE.md, "Compiled code", for the modules that pyproject.toml lists.
 
-A violation of a rule often appears late: as a TypeError in one request, or as memory that is never freed.
-Each rule is a function that yields the places that break the rule. Each rule also runs on code samples that
-break the rule.
+A violation of the rules for compiled code often appears late: as a TypeError in one request, or as memory
+that is never freed. Each rule is a function that yields the places that break the rule. Each rule also runs
+on code samples that break the rule.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def jumps_out_of_a_clean_up(program: Program) -> Iterator[str]:
 def _jumps(node: ast.AST, *, leaves: bool) -> Iterator[int]:
     """Yield the lines of `break` and `continue` that leave a clean-up block of a loop.
 
-    `leaves` is True if `node` is inside such a block.
+    `leaves` is True if `node` is inside a clean-up block of the loop.
     """
     loop = isinstance(node, ast.For | ast.AsyncFor | ast.While)
     for name, value in ast.iter_fields(node):
@@ -231,7 +231,7 @@ def attributes_with_the_type_of_a_protocol(program: Program) -> Iterator[str]:
 def _attributes(owner: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
     """Yield the attributes of a class and their annotations.
 
-    An attribute that is assigned from an argument has the argument's annotation.
+    An attribute to which a method assigns one of its arguments has the annotation of that argument.
     """
     for statement in owner.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
@@ -273,7 +273,7 @@ def interpreted_classes_with_a_compiled_base(program: Program) -> Iterator[str]:
 def weak_references(program: Program) -> Iterator[str]:
     """Yield weak references to instances of compiled classes.
 
-    Creating such a weak reference raises TypeError.
+    Creating a weak reference to an instance of a compiled class raises TypeError.
     """
     makers = {module.name for module in program.modules.values() if _imports(module, "weakref")}
     known = program.weakly_referenced

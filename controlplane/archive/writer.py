@@ -1,4 +1,4 @@
-"""Writes ranges of the store's audit events to an archive.
+"""Writer of ranges of the store's audit events to an archive.
 
 Writing the same range again changes nothing in the archive.
 """
@@ -139,7 +139,8 @@ def _same_content(found: bytes, events: EventsObject) -> EventsObject:
 def _says_the_same(found: bytes, manifest: Manifest) -> bool:
     """Return True if two manifests of a range describe the same blocks and events.
 
-    Retention may have purged events after the first manifest was written and before the second was written.
+    Retention may have purged some events of the range after one manifest was written and before the other
+    manifest was written.
     """
     try:
         other = read_manifest(found)

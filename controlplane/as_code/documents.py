@@ -61,7 +61,7 @@ _OTHER_FILE: Final = "put rulesets and cases into a subdirectory, and name their
 
 
 class UnreadableFile(ValueError):
-    """A file that a configuration document names can't be read.
+    """Error because a file that a configuration document names can't be read.
 
     The message of the exception gives the reason.
     """

@@ -117,8 +117,8 @@ def set_retention(
 def _asked_if_shorter(cli: Cli, org: str, retention: Retention) -> str:
     """Ask for consent before a shorter retention deletes events.
 
-    Return the organisation's reference from the command line. If the question was asked, return the
-    organisation's ID.
+    Return the organisation's reference from the command line. If the command asked for consent, return the
+    organisation's ID instead of the reference.
     """
     from controlplane.operations import orgs
 

@@ -296,7 +296,7 @@ class Figures:
 def with_marks(rows: Sequence[Figures], marks: Sequence[charts.Mark]) -> list[Figures]:
     """Add the marks of a chart to the rows of the chart's table, newest first.
 
-    A mark is placed above the table row of the interval that contains it.
+    The row of a mark is placed above the row of the interval that contains the mark.
     """
     marked = [Figures(mark.at_ms, mark.href, (), mark.words) for mark in marks]
     return sorted([*marked, *rows], key=lambda each: each.start_ms, reverse=True)

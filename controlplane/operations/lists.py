@@ -70,7 +70,7 @@ async def read_list(
 ) -> Listed[R]:
     """Return the requested page of a list, or all rows.
 
-    Raise InvalidRequest if a member of the request is wrong.
+    Raise InvalidRequest if a field of the request has an invalid value.
     """
     if request.search is None and request.sort is None and request.limit is None and request.cursor is None:
         return Listed(await all_rows(read, ListQuery(org_ids=org_ids)), {})

@@ -146,7 +146,7 @@ def operation(
     *,
     changes: bool | None = None,
 ) -> Callable[[_Function[Q, A]], Operation[Q, A]]:
-    """Return a decorator that turns a function into an operation, with the types in its annotations.
+    """Return a decorator that turns a function into an operation; the function's annotations give the types.
 
     `changes` is True if the operation changes stored state. By default, operations with a method other than
     GET count as changes.

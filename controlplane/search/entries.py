@@ -3,8 +3,9 @@
 The code of this module does no I/O itself.
 
 Most fields of an event have few distinct values. Each value of a field with few values has a code, which is a
-number from a dictionary. Rows hold codes. A search finds the values of the other fields through tokens. A
-token that is not a word of the event's text begins with a mark that no word of a text contains.
+number from a dictionary. Rows hold codes. For fields with many values, the index has search tokens by which a
+search finds the values. A search token that is not a word of the event's text begins with a mark that no word
+contains.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Codes:
         self.newest = max(self.newest, code)
 
     def of(self, name: str, values: Sequence[Any]) -> list[int | None]:
-        """Return the codes of these field values.
+        """Return the codes of the given field values.
 
         Field values that have no code yet get the next free codes.
         """
@@ -133,7 +134,7 @@ class Codes:
         return ((name, code) for name, code in self._by_field[FOLDER].items() if code is not None)
 
     def after(self, code: int) -> Iterator[tuple[int, str, Any]]:
-        """Yield the code, the field and the value of each dictionary entry that was added after this code."""
+        """Yield the code, the field and the value of each dictionary entry that was added after `code`."""
         for name, known in self._by_field.items():
             yield from ((each, name, value) for value, each in known.items() if each and each > code)
 

@@ -134,7 +134,7 @@ class SearchIndex(Protocol):
         ...
 
     async def write(self, events: Sequence[Event], after: int = 0) -> None:
-        """Write events to the index. When the method returns, the events are durable and searchable.
+        """Write events to the index. When `write` returns, the events are durable and searchable.
 
         Writing an event again with the same organisation and id changes nothing. The index logs and skips an
         event that can never be indexed. Raise IndexUnavailableError if the index can't accept events now.
@@ -158,7 +158,7 @@ class SearchIndex(Protocol):
         ...
 
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
-        """Return the times of the oldest and the newest event of these organisations.
+        """Return the times of the oldest and the newest event of the given organisations.
 
         Return None if the index has no events of the given organisations.
         """

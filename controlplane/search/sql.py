@@ -40,7 +40,7 @@ MOST_MS: Final = 1 << 62
 class Condition:
     """SQL expression that is true, false or null.
 
-    Each `?` in the SQL marks a parameter. The SQL contains no other `?`.
+    Each `?` in the SQL marks a parameter. The SQL contains no `?` except the parameter markers.
     """
 
     sql: str
@@ -144,7 +144,7 @@ def filter_condition(wanted: Filter, dialect: Dialect) -> Condition:
 def term_condition(term: Term, dialect: Dialect) -> Condition:
     """Return the SQL condition for one term of a search filter.
 
-    If the term is negated, so is the condition.
+    If the term is negated, negate the condition.
     """
     if isinstance(term, TextTerm):
         condition = dialect.words([fold(word) for word in term.words], prefix=term.prefix)
@@ -191,7 +191,8 @@ def _joined(operator: str, conditions: Iterable[Condition]) -> Condition | None:
 def negated(condition: Condition) -> Condition:
     """Return the SQL condition that holds if the given condition does not hold.
 
-    If an event lacks the field, the SQL expression is null. The negated condition is then true.
+    If an event lacks the field, the SQL expression is null. The negated condition is true for an event that
+    lacks the field.
     """
     return Condition(f"NOT coalesce({condition.sql}, FALSE)", condition.parameters)
 

@@ -173,7 +173,7 @@ class SqliteIndex:
     async def _write(self, after: int, arrive: Callable[[int], tuple[Arrived, int]]) -> None:
         """Write events to the index file, unless another process has created the index in the file again.
 
-        If the file holds a new incarnation of the index, the next write uses the new incarnation.
+        If the file holds a newly created index, the next write uses that index.
         """
 
         def add(db: sqlite3.Connection) -> None:
@@ -252,9 +252,9 @@ def _put_aside(path: Path) -> Path:
 def _create_private(path: Path) -> None:
     """Create the index file with a private mode, which SQLite also gives to its own files (-wal, -shm).
 
-    This function does not open an index file that exists already. If this process closed the index file, it
-    would release the POSIX locks that SQLite has on the file. Without the locks, another process could remove
-    the SQLite log that is in use.
+    If the index file exists already, do not open it. If this process closed the index file, it would release
+    the POSIX locks that SQLite has on the file. Without the locks, another process could remove the SQLite
+    log that is in use.
     """
     make_directory(path.parent)
     try:
@@ -302,9 +302,9 @@ def _prepare(db: sqlite3.Connection, store: Path) -> str:
     """Return the id of the incarnation of the index in this file.
 
     Create the tables of the index again if the file has no index of this format. If the index has events that
-    the store lacks, as after the restore of a backup, also create the tables of the index again. The function
-    reads the store's newest position while no other process can write the index. So when the function reads
-    the newest position, the store has all events that are in the index.
+    the store lacks, as after the restore of a backup, also create the tables of the index again. `_prepare`
+    reads the store's newest position while no other process can write the index. So the store has all events
+    that are in the index when `_prepare` reads the store's newest position.
     """
     if _format(db) != FORMAT or _reached(db) > _newest_stored(store):
         if _format(db) not in (0, FORMAT):
@@ -319,7 +319,10 @@ def _prepare(db: sqlite3.Connection, store: Path) -> str:
 
 
 def _drop_all(db: sqlite3.Connection) -> None:
-    """Drop the index tables, virtual tables first: SQLite then drops their internal tables too."""
+    """Drop the index tables, virtual tables first.
+
+    When SQLite drops a virtual table, it also drops the table's internal tables.
+    """
     order = "ORDER BY sql NOT LIKE 'CREATE VIRTUAL%'"
     names = db.execute(f"SELECT name FROM sqlite_schema WHERE type = 'table' {order}").fetchall()  # noqa: S608
     for (name,) in names:

@@ -32,7 +32,7 @@ def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut |
 def finish(connection: Connection, index: str, given: GivenOut) -> None:
     """Record that the index has written the range.
 
-    Another process that wrote the same range of events may have recorded that already.
+    Another process may already have recorded that the index has written the range.
     """
     if _holds_cursor(connection, index, given.after):
         connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (given.upto, index))
@@ -51,7 +51,7 @@ def go_back(connection: Connection, index: str, position: int) -> None:
 def fix_range(connection: Connection, archive: str, after: int, upto: int) -> int:
     """Save the end of the range that the archive writes after the position, and return this end.
 
-    If the store already has an end for this range, return the stored end.
+    If the store already has an end for the range after the position, return the stored end.
     """
     connection.run(
         "INSERT INTO outbox_ranges (index_name, after_position, upto_position, token) VALUES (?, ?, ?, '')"

@@ -229,7 +229,8 @@ class PostgresDatabase:
 
         Only one thread at a time reads the settled position from the database.
 
-        Callers that wait while another thread reads the position share the result of the next read.
+        If several callers wait while another thread reads the settled position, they share the result of the
+        next read.
         """
         begun = self._looks_begun
         async with self._look_turn:
@@ -366,7 +367,7 @@ class _Settling:
         return self._position
 
     def _look(self, raw: psycopg.Connection[TupleRow]) -> int:
-        """Return the last position that any transaction had taken before this call."""
+        """Return the last event position that any transaction had taken before `_look` was called."""
         ((given,),) = raw.execute(_GIVEN).fetchall()
         rows = psycopg.RawCursor(raw).execute(_HOLDERS, (POSITIONS_LOCKS[0],)).fetchall()
         holders = frozenset(holder for (holder,) in rows)

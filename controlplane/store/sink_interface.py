@@ -66,7 +66,7 @@ class SinkStore(Protocol):
         """Return the position after which all events were received at `received_ms` or later."""
 
     async def oldest_received_after(self, position: int) -> int | None:
-        """Return the time of receipt of the first event after the position, or None without such an event."""
+        """Return the receipt time of the first event after `position`, or None if no event follows."""
 
     async def oldest_lacking(self, org_id: str, position: int, before_ms: int) -> int | None:
         """Return the receipt time of the organisation's oldest event that a sink at `position` may lack.
@@ -84,7 +84,7 @@ class SinkStore(Protocol):
         """
 
     async def retry_dead_letters(self, sink: str, positions: Collection[int] | None) -> int:
-        """Mark the sink's dead letters at these positions, or all dead letters of the sink, to be sent again.
+        """Mark the sink's dead letters at the given positions (all, if None) to be sent again.
 
         Return their number.
         """

@@ -1,9 +1,9 @@
 """Read HAR files (HTTP Archive 1.2 and its variants): requests to a graph API, with their responses.
 
 The reader uses only HAR entries whose requests went to the graph API. The reader leaves out a HAR entry only
-if the entry's request cannot be read. If any other part of a HAR entry cannot be read, that part counts as
-unknown. A HAR file contains live credentials. The reader masks credentials in header fields while it reads
-the file, so that no output can show the credentials.
+if the entry's request cannot be read. If a part of a HAR entry other than the request cannot be read, the
+part counts as unknown. A HAR file contains live credentials. The reader masks credentials in header fields
+while it reads the file, so that no output can show the credentials.
 """
 
 from __future__ import annotations
@@ -374,7 +374,9 @@ def _is_redacted_segment(text: str) -> bool:
 
 
 def _option(option: str) -> str:
-    """Return the query option. If the recording tool replaced its value with a placeholder, mask the value.
+    """Return the query option.
+
+    If the recording tool replaced the option's value with a placeholder, mask the value.
 
     Raise _Unusable if the placeholder may stand for the name of a property.
     """

@@ -562,7 +562,7 @@ class Tally:
     def add_same(self) -> None:
         """Count an event on which the two compared rulesets have the same effect.
 
-        The effect itself is unknown.
+        The common effect of both rulesets on the event is not known.
         """
         self.events += 1
         self.unchanged += 1

@@ -42,7 +42,7 @@ class Edge:
 class Path:
     """Path to the objects of a schema type, without the API version.
 
-    `last` is the last navigation of the path. It is None for a path without navigations.
+    `last` is the last navigation of the path. `last` is None for a path without navigations.
     """
 
     segments: tuple[str, ...]
@@ -107,7 +107,7 @@ class SchemaGraph:
         """Yield paths to the schema types for which `arrives` returns True, the shortest path first.
 
         Unless `through_references` is True, only the last navigation of a path may lead to objects that are
-        not contained. All others must lead to contained objects.
+        not contained. All other navigations of the path must lead to contained objects.
         """
         distance = self._distances(arrives, through_references)
         level = [path for path in self.roots if path.type in distance]

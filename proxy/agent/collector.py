@@ -100,8 +100,8 @@ class Collector:
     def run_pass(self) -> bool:
         """Run one pass of the collector.
 
-        Return True if more records can be collected immediately. Raise OSError if nothing was collected; the
-        caller then tries again.
+        Return True if more records can be collected immediately. Raise OSError if the pass collected no
+        records; the caller then tries again.
         """
         try:
             busy = self._pass()
@@ -206,7 +206,8 @@ class Collector:
 
         `needed` is the number of bytes that other data uses.
 
-        Return None if data that the agent is not allowed to drop uses too much of the limit.
+        Return None if the agent cannot meet a size limit, because data that it must not drop uses too much
+        space.
         """
         if needed <= self._limit:
             return self._limit

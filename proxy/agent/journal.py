@@ -2,8 +2,8 @@
 
 All methods of a journal run on one thread. After each public method, disk and memory agree: the method saved
 the state, or raised OSError and changed nothing. If the agent is killed between writing lines and saving the
-state, a journal file has bytes beyond its committed length. The next start cuts the uncommitted bytes off, so
-an event enters a journal exactly once.
+state, a journal file has bytes beyond its committed length. At its next start, the agent removes the
+uncommitted bytes, so that each event enters a journal exactly once.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ class Journal:
     def __init__(self, retention: Path, *, max_bytes: int, has_served: bool = False) -> None:
         """Open the journals in the directory `retention`.
 
-        `has_served` means that the proxy had rules before, so a missing state was lost.
+        `has_served` means that the proxy had rules before; if no saved state exists then, the state was lost.
         """
         self._root = retention / _JOURNAL
         self._rejected = retention / "rejected"
@@ -187,7 +187,8 @@ class Journal:
     def rollback(self) -> None:
         """Restore the last saved state of the journals.
 
-        Journal files may have bytes that the saved state does not list; `cut_to_committed` removes them.
+        Journal files may contain bytes beyond the length in the saved state; `cut_to_committed` removes these
+        bytes.
         """
         self._lines.clear()
         self.state = decode_state(self._saved)
@@ -308,7 +309,7 @@ class Journal:
     def rejected_files(self) -> int:
         """Number of refused batches that nobody has removed or sent again.
 
-        The control plane refused these batches for good.
+        A refused batch is a batch that the control plane refused permanently.
         """
         try:
             return sum(name.endswith(".json") for name in os.listdir(self._rejected))
@@ -555,7 +556,10 @@ class Journal:
         self._saved = body
 
     def cut_to_committed(self) -> None:
-        """Remove files and bytes that no saved state lists, after a killed process or a failed pass."""
+        """Remove journal files and bytes that are not part of the last saved state.
+
+        Bytes remain without a saved state if a process was killed or a pass failed.
+        """
         known = {
             self._path(org_id, file.first): file.length
             for org_id, organisation in self.state.organisations.items()
@@ -614,7 +618,7 @@ class Journal:
 
 
 class _JournalGoneError(OSError):
-    """The last file of a journal is missing or shorter than its committed length.
+    """Error because the last file of a journal is missing or shorter than its committed length.
 
     The method `verify_files` later handles the missing or short file.
     """

@@ -30,6 +30,6 @@ class LastingProblem:
         self.text, self._logged_at, self._unlogged = text, now, 0
 
     def over(self) -> bool:
-        """Clear the problem; return True if there was a problem."""
+        """Clear the lasting problem. Return True if a problem was recorded."""
         was, self.text = self.text, None
         return was is not None

@@ -160,7 +160,7 @@ class Shipper:
                 return
 
     async def _retry_in_time(self, delivery: _Delivery) -> bool:
-        """Wait for the next attempt while the proxy stops, at least as long as the control plane requested.
+        """Wait before the next attempt of a stopping proxy, at least as long as the control plane requested.
 
         Return False if the next attempt would be after the proxy's deadline for stopping.
         """
@@ -309,10 +309,9 @@ class Shipper:
     ) -> float:
         """Split a batch that was too large, and send its two halves.
 
-        A "too large" response needs no signature. A gateway with a smaller limit may send a "too large"
-        response. So may a control plane that stopped reading the request and cannot sign. Splitting a batch
-        loses no event. A batch is quarantined only if the response proves that the control plane refused the
-        batch.
+        A "too large" response needs no signature. A gateway with a smaller limit, or a control plane that
+        stopped reading and cannot sign, may also send a "too large" response. Splitting a batch loses no
+        event. A batch is quarantined only if the response proves that the control plane refused the batch.
         """
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):

@@ -233,14 +233,14 @@ class SegmentReader:
     def _bytes_left(self) -> int:
         """Return the number of bytes from the reader's position to the end of the file.
 
-        The number of bytes is negative if the file was truncated.
+        Return a negative number if the file now ends before the reader's position.
         """
         return os.fstat(self._fd).st_size - self.offset
 
     def records(self, limit: int) -> list[tuple[int, bytes]]:
         """Return pairs (ordinal, payload) for about `limit` bytes of audit records.
 
-        After the call, the attribute `reached` gives the reason why the reader stopped.
+        After a call of `records`, the reader's attribute `reached` gives the reason why the reader stopped.
         """
         found: list[tuple[int, bytes]] = []
         while limit > 0:

@@ -156,7 +156,7 @@ class Channel:
     def close(self) -> None:
         """Stop reading and writing messages on the channel.
 
-        The socket itself belongs to the supervisor process and stays open.
+        `close` does not close the socket, because the socket belongs to the supervisor process.
         """
         self._loop.remove_reader(self._end.fileno())
         self._loop.remove_writer(self._end.fileno())

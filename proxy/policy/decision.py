@@ -374,7 +374,9 @@ class Plan:
 
 
 def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """Yield the steps of response rules before the first step that needs the response.
+    """Yield the response rules that can be evaluated before the response arrives.
+
+    Stop at the first rule that must read the response.
 
     So a path or query that names a hidden property is blocked before the upstream acts on the request.
     """
@@ -391,7 +393,7 @@ def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
 
 
 def _unseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """Yield the response rules for a response that is not known, so that its conditions are INDETERMINATE."""
+    """Yield the response rules for an unknown response: conditions on the response are INDETERMINATE."""
     for lane in response_lanes:
         steps = [
             replace(step, checks=(indeterminate,)) if step.asks_response else step

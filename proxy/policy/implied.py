@@ -61,7 +61,8 @@ class Searched(NamedTuple):
     """Words in path patterns that identify the rules for one type of a Microsoft Search request.
 
     The path patterns of rules for a searched type end with a word of `words`, or with `**` after a word of
-    `holders`. These path patterns also contain a word of `among`, and no word of `apart`.
+    `holders`. The path patterns of the rules also contain a word of `among`, and do not contain a word of
+    `apart`.
     """
 
     words: frozenset[str]
@@ -161,7 +162,7 @@ class Scope(Enum):
 
 
 class Suffix(NamedTuple):
-    """Path segments that follow the address of the implying request, once for each name of the segments."""
+    """Alternatives for the path segments that follow the address of the implying request."""
 
     names: tuple[tuple[str, ...], ...]
     stem: Stem = Stem.WHOLE  # part of the address that precedes them
@@ -383,7 +384,7 @@ def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
 def _probe(target: Target, cause: str, relation: tuple[str, ...], rest: tuple[str, ...]) -> Implied:
     """Return an implied read of the relation at the start of a property path; `rest` is the path's end.
 
-    The query guards of filters evaluate this implied read.
+    The query guards of filters evaluate the implied read that `_probe` returns.
     """
     return _implied_below(
         target,
@@ -416,8 +417,8 @@ def brings_relations(name: Name) -> bool:
 def _brought_by_delta(target: Target) -> Iterator[Implied]:
     """Yield the implied reads of relations whose changes a delta query returns.
 
-    A `$skiptoken` or `$deltatoken` does not show which relations the delta returns. So the proxy removes from
-    the response of a delta query all relations that a rule refuses.
+    The options `$skiptoken` and `$deltatoken` do not show which relations a delta query returns. So the proxy
+    removes from the response of a delta query all relations that a rule refuses.
     """
     options = target.options
     continues = any(name in options for name in _CONTINUES)

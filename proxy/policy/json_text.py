@@ -23,7 +23,7 @@ class JsonTextError(ValueError):
 
 
 class TooDeep(JsonTextError):
-    """The JSON text has more levels of objects and arrays than some parsers accept."""
+    """Error because the JSON text has more levels of objects and arrays than some parsers accept."""
 
 
 class Member(NamedTuple):
@@ -89,7 +89,7 @@ def validate(text: bytes) -> None:
 def readable(text: bytes) -> bytes:
     """Return the JSON text in the form that any parser accepts: without a byte order mark (RFC 8259 §8.1).
 
-    Raise TooDeep if the text is nested too deep, because parsers have different limits.
+    Raise TooDeep if the text has more nesting levels than some JSON parsers accept.
     """
     refuse_deep(text)
     return without_mark(text)
@@ -107,7 +107,7 @@ def refuse_deep(text: bytes, levels: int = MAX_LEVELS) -> None:
 def _within(levels: int) -> Any:
     """Return an RE2 pattern for text whose brackets are balanced and at most `levels` deep.
 
-    A match takes one pass, at half the speed of a JSON parser.
+    Matching a text takes one pass, at half the speed of a JSON parser.
     """
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1

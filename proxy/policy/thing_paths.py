@@ -275,7 +275,7 @@ def calls_delta(path: ReachedPath) -> bool:
 
 
 def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
-    """Return the names after the last object that may have a named type, if all are properties."""
+    """Return the property names at a path's end, if they follow an object that may have a named type."""
     steps = path.steps
     for at in range(len(steps) - 1, -1, -1):
         step = steps[at]

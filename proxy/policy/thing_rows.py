@@ -133,7 +133,7 @@ class Things:
         """Return the cached result for a schema type.
 
         The result is True if objects of the schema type may contain an object or a property that the rule
-        names. The result is None if no result is cached.
+        names. Return None if no result is cached.
         """
         return self._may_hold.get((type_, navigations))
 

@@ -56,7 +56,8 @@ class _Rule:
 class _Here:
     """State of one filter rule at one position in a response.
 
-    The state is the type of the objects there, or the names of members that lead to the objects of the rule.
+    The state of a rule is the type of the objects at the position, or the names of the members that lead to
+    the rule's objects.
     """
 
     rule: int
@@ -98,7 +99,7 @@ class TypedFilter(CompiledFilter):
 
 
 class _Context:
-    """The rules of one response filter. All levels of the filter share these rules."""
+    """The rules of one response filter. All levels of a response filter share the rules of the filter."""
 
     def __init__(self, rules: list[_Rule]) -> None:
         self.rules = rules
@@ -158,7 +159,7 @@ def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, in
 
 
 class _TypedLevel(_Level):
-    """Filter level for objects at one position in a response, if the objects may have different types."""
+    """Level of a response filter: the objects at one position, if they may have different types."""
 
     by_type = True
 

@@ -32,7 +32,7 @@ _MAX_BYTES: Final = 1024 * 1024
 class KillOrder:
     """Content of the emergency stop file, with the names as the author of the file wrote them.
 
-    The file does not map these names to ids; only the rules contain the ids.
+    The rules, and not the emergency stop file, assign an id to each name in the file.
     """
 
     everything: bool = False

@@ -112,8 +112,8 @@ def problems_of_taking_over(
 ) -> Iterator[str]:
     """Yield resources that the settings need and that the new version could not get after a handover.
 
-    Only a check for a running proxy yields resources that a handover could not provide. A handover to another
-    version can't be undone.
+    If the check is not made for a running proxy, yield nothing. A handover to another version can't be
+    undone.
     """
     text = environment.get(_CHECK_VARIABLE)
     if text is None:

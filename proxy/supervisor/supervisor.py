@@ -61,7 +61,7 @@ _PR_SET_NAME: Final = 15
 
 
 class StartError(Exception):
-    """The proxy can't start. The error's message is one line for the operator."""
+    """Error because the proxy can't start. The error's message is one line for the operator."""
 
 
 @dataclass(eq=False)
@@ -249,7 +249,7 @@ class Supervisor:
         return run
 
     def _await_start_barrier(self, generation: Generation) -> None:
-        """Wait, in a new process, until the old agent has ended; return at once without an old agent."""
+        """Wait in a new process until the old agent has ended. Return at once if there is no old agent."""
         if self._reload is not None and self._reload.new is generation:
             self._reload.await_barrier()
 

@@ -39,7 +39,7 @@ def verify(secret: bytes, timestamp: str, body: bytes, signature: str) -> bool:
     """Return whether `signature` is the signature of the given request.
 
     The comparison of both signatures takes constant time. A `signature` that is not in the format of a
-    signature is allowed, and makes `verify` return False. This function never raises an exception.
+    signature is allowed, and makes `verify` return False. `verify` never raises an exception.
     """
     if not timestamp.isascii() or _SIGNATURE.fullmatch(signature) is None:
         return False

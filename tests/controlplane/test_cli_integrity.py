@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 async def config(tmp_path: Path) -> Path:
-    """Two organisations whose events a server stored before the server stopped."""
+    """Settings of a stopped control plane, whose store contains audit events of two organisations."""
     async with started(tmp_path, FakeClock()) as plane:
         for name in ("acme", "beta"):
             org = await plane.org(name)

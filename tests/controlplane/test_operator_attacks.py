@@ -193,7 +193,7 @@ async def test_no_operator_takes_every_place_in_the_store_s_queue(
 ) -> None:
     """A refused request also causes a log line.
 
-    The write of a log line waits for the disk as a batch does.
+    The write of a log line waits for the disk, like the write of a batch.
     """
     token = await operator(plane, "ada", {})
     running, most = 0, 0

@@ -57,7 +57,7 @@ def an_exporter(collector: FakeTraceCollector, **headers: str) -> TraceExporter:
 
 
 async def spans_of(*records: Record) -> list[dict[str, Any]]:
-    """Return the spans that a trace collector receives for these records."""
+    """Return the spans that a trace collector receives for the given records."""
     async with FakeTraceCollector() as fake:
         exporter = an_exporter(fake)
         exporter.offer(records, PREFIX)

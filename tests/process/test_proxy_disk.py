@@ -372,7 +372,7 @@ def _tear_spool(audit: Path) -> None:
 
 
 async def test_a_directory_that_was_lost_leaves_a_trace(tmp_path: Path) -> None:
-    """The directory loses its unsent events.
+    """The audit directory is lost, with its unsent events.
 
     After the loss, the proxy assigns the sequence numbers of the lost events to other events.
     """

@@ -1,6 +1,6 @@
 """Decide which client certificates the TLS listener accepts.
 
-Find the applications of these certificates (RFC 8705 §2.2).
+Find the application that registered a client's certificate (RFC 8705 §2.2).
 
 Each certificate that an application registered is a trust anchor of the listener, self-signed or not. The TLS
 handshake proves only that the client has the private key of the certificate. Each token request checks who

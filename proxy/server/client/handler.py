@@ -35,7 +35,7 @@ class RequestHandler:
         raise NotImplementedError
 
     def waited_too_long(self) -> None:
-        """Handle the deadline that the handler has set."""
+        """Handle the expiry of the deadline that the handler has set."""
         raise NotImplementedError
 
     def pause_response(self) -> None:

@@ -1,6 +1,6 @@
 """Choose how a response reaches the client: passed on, buffered for rules, or with rewritten links.
 
-This module also applies the response rules that need no body.
+The module `response` also applies the response rules that do not need the response body.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parse a request line that is not in origin form: convert the absolute form, or describe the fault.
 
-`request_head` calls this module only if the pattern in `request_head` does not match the request line. This
+The parser in `request_line` runs only if the pattern in `request_head` does not match the request line. This
 module does no input or output.
 """
 
@@ -77,7 +77,7 @@ _ONE_SPACE: Final = "use one space between method, target and version, and no ot
 def _fault(line: bytes) -> MalformedHead:
     """Return the first fault in the request line `line`.
 
-    The proxy does not support the request line `line`.
+    `line` is a request line that the proxy does not support.
     """
     method = line.partition(b" ")[0]
     if method in (b"CONNECT", b"TRACE"):

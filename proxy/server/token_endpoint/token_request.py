@@ -146,7 +146,7 @@ class TokenRequest:
             values[TOKENS_REFUSED] += 1
 
     def count_problem(self, problem: str, credential_id: str | None) -> None:
-        """Count a refused proof of identity by its problem.
+        """Count a refused proof of identity in the counter for the problem of the proof.
 
         Store the problem and the credential in the pending audit event.
         """

@@ -73,8 +73,8 @@ class UpstreamCredential:
     def just_replaced(self, generation: int, now: float) -> bool:
         """Return True if the token of `generation` recently replaced a refused token.
 
-        If the upstream refuses the new token too, the token is not the cause of the refusal. So requests do
-        not wait for another token.
+        If the upstream refuses the new token too, the token is not the cause of the refusal. So a request
+        whose token is refused again does not wait for a third token.
         """
         recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
         return recent and generation == self.generation != self._asked_for
