@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,11 @@ from tests.controlplane.plane import RULESET, write_settings
 from tests.controlplane.processes import cli, facts
 from tests.fakes import commands
 from tests.pure.model_schema import SMALL
+from tests.pure.recipes import recipes
 
 pytestmark = pytest.mark.process
 
+PAGE = (Path(__file__).parents[2] / "docs/how-to/try-rules.md").read_text("utf-8")
 EXAMPLE = "conf/rulesets/example.yaml"
 SCHEMA = ("--schema", "tests/fakes/graph.csdl")
 
@@ -340,3 +345,45 @@ def test_check_warns_of_open_routes_and_does_not_fail(tmp_path: Path) -> None:
     assert mail.startswith(f"{rules}:6:12: rules[0].match: warning: blocks ")
     assert mail.endswith("`match: {resource: [message]}` closes them")
     assert f"{rules}:9:20: rules[1].match.path[0]: warning: the schema has nothing at this path" in others
+
+
+# -- the page about these commands
+
+
+def _output_on_page(command: str) -> tuple[list[str], str]:
+    """Return the arguments of the command on the page that begins with `command`, and the output below it."""
+    pattern = rf"^ *graphward (ruleset {command}[^\n]*)\n *```\n(?:[^`]|`[^`]+`)*?```text\n(.*?)^ *```"
+    found = re.search(pattern, PAGE, re.M | re.S)
+    assert found is not None
+    return shlex.split(found[1])[1:], found[2]
+
+
+def _write_recipe(directory: Path, name: str) -> str:
+    (text,) = [each.text for each in recipes() if f"\nname: {name}\n" in each.text]
+    (directory / f"{name}.yaml").write_text(text)
+    return text
+
+
+def test_the_page_shows_what_explain_prints(tmp_path: Path) -> None:
+    _write_recipe(tmp_path, "sales-directory")
+    (_, file, *rest), shown = _output_on_page("explain sales-directory.yaml --target")
+    assert ruleset("explain", str(tmp_path / file), *rest).stdout.rstrip() == shown.rstrip()
+
+
+def test_the_page_shows_what_a_failed_case_prints(tmp_path: Path) -> None:
+    text = _write_recipe(tmp_path, "job-titles")
+    (tmp_path / "job-titles.yaml").write_text(text.replace("[jobTitle, department]", "[department]"))
+    (cases,) = re.findall(r"^   ```yaml\n(   cases:\n.*?)^   ```", PAGE, re.M | re.S)
+    (tmp_path / "job-titles.test.yaml").write_text(textwrap.dedent(cases))
+    (_, file), shown = _output_on_page("test job-titles.yaml")
+    done = ruleset("test", str(tmp_path / file))
+    assert (done.stderr + done.stdout).replace(f"{tmp_path}/", "") == shown
+
+
+def test_the_ruleset_of_the_page_has_rules_at_the_lines_that_its_output_names(tmp_path: Path) -> None:
+    (text,) = re.findall(r"^```yaml\n(version: 1\nname: careful\n.*?)^```", PAGE, re.M | re.S)
+    (tmp_path / "careful.yaml").write_text(text)
+    _, shown = _output_on_page("routes careful.yaml")
+    on_page = re.findall(r"^careful.yaml:(\d+): ([a-z-]+): ", shown, re.M)
+    report = printed("routes", str(tmp_path / "careful.yaml"), *SCHEMA)
+    assert on_page == [(str(rule["line"]), rule["rule"]) for rule in report["rules"]]
