@@ -93,7 +93,7 @@ class ProvidedOperators:
     async def _kept(
         self, subject: str, found: Sequence[Claims], roles: Sequence[ProvidedRole], until_ms: int
     ) -> Operator:
-        """Return the operator of this subject, and add the operator at the first sign-in.
+        """Return the operator of the person `subject`; at the person's first sign-in, add the operator.
 
         The operator gets the roles in `roles` unless the operator is disabled.
         """
@@ -128,7 +128,7 @@ class ProvidedOperators:
     ) -> SignInFailed:
         """Return the error for the sign-in of a person whose claims give no role.
 
-        All roles that the person had before end.
+        Remove all roles that the person got at earlier sign-ins.
         """
         operator = await self._context.store.operator_of_subject(self._issuer, subject)
         if operator is not None:

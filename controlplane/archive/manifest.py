@@ -1,6 +1,6 @@
 """Names of the objects in an archive, and manifests that link events to the audit chain.
 
-The code of this module does no I/O itself.
+The module `manifest` does no input or output.
 
 An archive has two objects for each range of an organisation's events. The first archive object of a range
 contains the range's events, one on each line. The second archive object of a range is a manifest with the
@@ -61,7 +61,7 @@ class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=Tr
     def record(self, org_id: str) -> Record:
         """Return the chain record from which the digest of this link was computed.
 
-        Raise ValueError if a digest in the link does not consist of hex digits.
+        Raise ValueError if a digest in the chain link does not consist of hex digits.
         """
         return Record(
             org_id, self.number, self.kind, self.chained_ms, self.position, self.count, self.proxy_id,  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ class ArchiveWriter:
         """Write the events between two positions, of the given organisations or of all organisations.
 
         Return the number of written events. Raise StorageUnavailable, ArchiveConflict or StoreError if the
-        write fails. If writing a range fails, the caller writes the same range again.
+        write fails. If the write of a range of events fails, the caller writes the same range again.
         """
         written = 0
         for org_id in await self._store.orgs_between(after, upto):

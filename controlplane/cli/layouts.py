@@ -1,6 +1,6 @@
 """Columns of the tables on the command line, and the order in which columns are dropped.
 
-The functions of this module are pure.
+The functions of the module `layouts` are pure.
 """
 
 from __future__ import annotations

@@ -203,7 +203,10 @@ async def _check(context: OperationContext, actor: Actor, draft: _Draft) -> dict
 
 
 async def _complete(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    """Return completions at the cursor, whose position the script counts in UTF-16 code units."""
+    """Return completions at the cursor.
+
+    The script of the page counts the cursor's position in UTF-16 code units.
+    """
     given = draft.form.get("caret", "")
     units = int(given) if given.isascii() and given.isdecimal() and len(given) < 8 else 0
     before = draft.yaml.encode("utf-16-le", "surrogatepass")[: 2 * units].decode("utf-16-le", "replace")

@@ -126,7 +126,7 @@ class Traffic:
     def line(self, verdict: str | None = None) -> Sequence[int]:
         """Return the counts in each interval of a window for a sparkline.
 
-        The current interval is left out, because its count is incomplete and would look like a fall.
+        The counts omit the current interval, because its incomplete count would look like a drop.
         """
         return (self.all if verdict is None else self.by_verdict[verdict])[:-1]
 

@@ -1,7 +1,8 @@
 """Request members that all lists share: a part of a name to search for, a sort column, and pages.
 
-A request without search, sort and page members gets all rows, as programs without support for pages expect.
-The rows are read page by page, so that the server can serve other requests in between.
+If a list request has no search, sort or paging fields, the response contains all rows, as programs without
+support for pages expect. The rows are read page by page, so that the server can serve other requests in
+between.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 class Response(msgspec.Struct, rename="camel"):
     """Typed response of an operation. The response is sent as JSON.
 
-    The JSON of a response is equal on the command line and in the admin API.
+    The JSON of a response is the same on the command line and in the admin API.
     """
 
 
@@ -69,7 +69,7 @@ _BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "les
 
 
 def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
-    """Return the text of a validation error for a request of this class.
+    """Return the text of a validation error for a request of the class `cls`.
 
     The text begins with the name of the request member that is not valid.
     """

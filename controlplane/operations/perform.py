@@ -51,7 +51,7 @@ async def perform(operation: Operation[Q, A], context: OperationContext, actor: 
     """Perform an operation and return its response.
 
     The operation's line in the operator log is on disk before the operation starts, so that no operation runs
-    without a line. The outcome of the operation is added to the line in the operator log afterwards.
+    without a line. After the operation ends, its outcome is added to its line in the operator log.
     """
     if not operation.changes:
         return await operation.perform(context, actor, request)

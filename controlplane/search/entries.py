@@ -1,6 +1,6 @@
 """Events in the form of the embedded search index: a row of numbers and a line of tokens for each event.
 
-The code of this module does no I/O itself.
+The module `entries` does no input or output.
 
 Most fields of an event have few distinct values. Each value of a field with few values has a code, which is a
 number from a dictionary. Rows hold codes. For fields with many values, the index has search tokens by which a

@@ -77,7 +77,8 @@ class CursorError(ValueError):
 class SearchQuery:
     """A search for events of some organisations.
 
-    `orgs` has no default, so that each caller must pass a value. The value None means all organisations.
+    `orgs` has no default, so that each caller must pass a value. If `orgs` is None, the search covers all
+    organisations.
     """
 
     org_ids: tuple[str, ...] | None

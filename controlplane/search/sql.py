@@ -1,7 +1,7 @@
 """Translates a search to an SQL condition.
 
-A dialect writes the parts of the SQL condition that depend on the database engine. The code of this module
-does no I/O itself.
+A dialect writes the parts of the SQL condition that depend on the database engine. The module `sql` does no
+input or output.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def go_back(connection: Connection, index: str, position: int) -> None:
 
 
 def fix_range(connection: Connection, archive: str, after: int, upto: int) -> int:
-    """Save the end of the range that the archive writes after the position, and return this end.
+    """Save and return the end of the range of events that the archive writes after position `after`.
 
     If the store already has an end for the range after the position, return the stored end.
     """

@@ -1,6 +1,6 @@
 """A page of a list as plain values: the query for the page, and the rows that the query found.
 
-The code of this module does no I/O itself.
+The module `pages` does no input or output.
 
 A page begins after the key of the last row of the previous page, and not after a number of rows. So no row is
 repeated or missing on the next page after rows are added or removed between the two requests.

@@ -1,10 +1,11 @@
 """The store's PostgreSQL database: threads with one connection each, and locks for several writers.
 
 Each write job is one transaction. A write job first acquires its locks. Each statement of a job reads the
-rows that are committed when the statement begins (READ COMMITTED). Another job that could change these rows
-waits until the first job releases its lock. So a job that reads rows before it writes is as correct as in a
-database with a single writer. Jobs of one process that need the same lock wait without using a thread. So an
-organisation with many waiting jobs does not use up the threads that the jobs of other organisations need.
+rows that are committed when the statement begins (READ COMMITTED). If two jobs could change the same rows,
+the later job waits until the earlier job releases its lock. So a job that reads rows before it writes is as
+correct as in a database with a single writer. Jobs of one process that need the same lock wait without using
+a thread. So an organisation with many waiting jobs does not use up the threads that the jobs of other
+organisations need.
 
 A job runs again only if none of its changes can have been committed. If the database connection is lost
 during the commit, the caller gets a StoreError. The proxy then sends the batch again, and the batch id shows

@@ -78,9 +78,9 @@ class SinkStore(Protocol):
     async def dead_letters(
         self, sink: str, limit: int, after: int = 0, *, retried: bool = False
     ) -> list[DeadLetter]:
-        """Return the dead letters of the sink after a position.
+        """Return the sink's dead letters with a position higher than `after`.
 
-        With `retried`, return only the dead letters that wait to be sent again.
+        If `retried` is True, return only the dead letters that wait to be sent again.
         """
 
     async def retry_dead_letters(self, sink: str, positions: Collection[int] | None) -> int:

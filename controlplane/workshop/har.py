@@ -374,7 +374,7 @@ def _is_redacted_segment(text: str) -> bool:
 
 
 def _option(option: str) -> str:
-    """Return the query option.
+    """Return a query option of a recorded request.
 
     If the recording tool replaced the option's value with a placeholder, mask the value.
 

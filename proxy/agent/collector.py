@@ -1,6 +1,6 @@
 """Collector that moves records from the workers' spool segments into journals, each record exactly once.
 
-Each record is moved exactly once even if any process is killed at any time.
+The collector moves each record exactly once, even if any process is killed at any time.
 
 A pass of the collector reads the available records and gives each record the next sequence number of its
 organisation. The pass writes the journals, and then saves the positions in the spool and the sequence numbers

@@ -576,7 +576,7 @@ class Journal:
     def _has_history(self) -> bool:
         """Return True if an earlier process used the audit directory.
 
-        At a first start, the directory has no state and no other files.
+        At the first start of a proxy, its audit directory has no state and no other files.
         """
         return self._state_file.exists() or any(self._root.iterdir()) or any(self._rejected.glob("*.json"))
 
@@ -588,7 +588,7 @@ class Journal:
         self.state.restarted_at = time.time()
 
     def _rebuild(self) -> None:
-        """Rebuild a lost state of the journals.
+        """Rebuild the state of the journals from the journal files, because the saved state is lost.
 
         All events in the journals count as unsent, and the next sequence number follows the last event.
         """

@@ -60,7 +60,7 @@ _table_decoder = msgspec.json.Decoder(dict[str, int])
 
 
 class DamagedSegmentError(Exception):
-    """The header of the spool segment is damaged."""
+    """Error because the header of the spool segment is damaged."""
 
 
 class NewerSegmentError(DamagedSegmentError):

@@ -30,7 +30,7 @@ def without_mark(data: bytes) -> bytes:
 def decoded(data: bytes) -> str:
     """Return the text of `data` without its byte order mark.
 
-    Raise NotUtf8 for any other encoding; the message names UTF-16 and UTF-32.
+    Raise NotUtf8 for an encoding other than UTF-8; the message names UTF-16 and UTF-32.
     """
     if other := other_encoding(data):
         raise NotUtf8(f"the text is {other}: save it as UTF-8")

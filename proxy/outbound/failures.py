@@ -1,4 +1,4 @@
-"""Error of a failed attempt, in the form for the log, the health report and the heartbeat."""
+"""Error of a failed outgoing attempt, with a text for the log, the health report and the heartbeat."""
 
 import traceback
 from pathlib import Path

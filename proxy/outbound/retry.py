@@ -13,7 +13,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,9}")
 
 
 def backoff(failures: int, longest: float, first: float = FIRST_BACKOFF) -> float:
-    """Return the seconds to wait after so many earlier failures: doubled, jittered, at most `longest`."""
+    """Return the seconds to wait after `failures` failures: doubled, jittered, at most `longest`."""
     return jittered(min(longest, first * 2.0 ** min(failures, 20)), 0.5)
 
 

@@ -186,7 +186,7 @@ class ImpliedRules:
 
 
 class ImpliedDecision(NamedTuple):
-    """The verdict on an implied request alone, and the effect of that verdict on the implying request."""
+    """Verdict on an implied request, and the effect of that verdict on the request that implies it."""
 
     implied: Implied
     way: Way  # the variant that decided

@@ -213,7 +213,7 @@ def response_may_hold(things: Things, path: ReachedPath) -> bool:
 
 
 def end_may_hold(things: Things, path: ReachedPath) -> bool:
-    """Return True if the objects at the end of an unambiguous path may be, or contain, a named thing."""
+    """Return True if objects at an unambiguous path's end may be, or contain, a thing named by the rule."""
     end = path.steps[-1]
     if end.type < 0:
         return False
@@ -239,10 +239,11 @@ def ends_with_named(things: Things, path: ReachedPath) -> bool:
 
 
 def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: bool, depth: int) -> bool:
-    """Return True if objects of the schema type may be, or contain, a named thing.
+    """Return True if objects of the schema type may be, or contain, a thing that the rule names.
 
-    The search for named things covers the type, its base types and the complex types within these types. With
-    `navigations`, the search for named things also covers the types that are one relation away.
+    The search for things that the rule names covers the type, its base types and the complex types within
+    these types. If `navigations` is True, the search for things that the rule names also covers the types
+    that are one relation away.
     """
     if type_ in things.types or type_ in things.bases:
         return True
@@ -267,7 +268,7 @@ def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: boo
 
 
 def calls_delta(path: ReachedPath) -> bool:
-    """Return True if the path calls `delta`, whose objects have relations without `$expand`."""
+    """Return True if the path calls `delta`, which returns objects with relations even without `$expand`."""
     return any(
         step.kind == OPERATION and name.rpartition(".")[2].startswith(_DELTA)
         for step, name in zip(path.steps, path.names, strict=False)

@@ -1,4 +1,4 @@
-"""Table rows of a schema that stand for the types, members and operations in a rule."""
+"""Table rows of a schema: the rows of the types, members and operations that a rule names."""
 
 from __future__ import annotations
 
@@ -130,10 +130,10 @@ class Things:
         self._may_hold: dict[tuple[int, bool], bool] = {}
 
     def known_to_hold(self, type_: int, navigations: bool) -> bool | None:
-        """Return the cached result for a schema type.
+        """Return the cached result of the search in a schema type for things that the rule names.
 
-        The result is True if objects of the schema type may contain an object or a property that the rule
-        names. Return None if no result is cached.
+        The cached result is True if objects of the schema type may contain an object or a property that the
+        rule names. Return None if no result is cached.
         """
         return self._may_hold.get((type_, navigations))
 

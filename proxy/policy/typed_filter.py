@@ -137,7 +137,7 @@ class _Context:
 
 
 def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, int]]:
-    """Return the schema members with this name.
+    """Return the schema members with the given name.
 
     For each schema member, return YES, MAYBE or NO, which states if the rule names the member
     """

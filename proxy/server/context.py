@@ -84,7 +84,7 @@ LEAST_RESERVED: Final = 64 * MAX_FRAME  # bytes for records that the spool alway
 
 
 class OpenConnection(BatchedConnection):
-    """Interface that a client connection offers to the worker's context."""
+    """Interface by which the worker's context uses a client connection."""
 
     __slots__ = ()
 

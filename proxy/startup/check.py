@@ -132,7 +132,7 @@ def targets(settings: Settings) -> Iterator[tuple[str, str]]:
 def exposures(settings: Settings) -> Iterator[str]:
     """Yield a warning for each setting that may let other hosts reach or read more than intended.
 
-    The proxy logs these warnings at each start.
+    The proxy logs the warnings about exposed settings at each start.
     """
     if not settings.admin.listen.is_loopback:
         yield f"Admin.Listen: other hosts reach {settings.admin.listen}, which has no sign-in"

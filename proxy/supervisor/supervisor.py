@@ -88,7 +88,7 @@ class Generation:
 
 @dataclass(eq=False)
 class Replacement:
-    """Generations of processes in a reload or upgrade that is under way, and their start barrier."""
+    """Old and new processes of a running reload or upgrade, and the start barrier of the new processes."""
 
     old: Generation
     new: Generation

@@ -2,8 +2,9 @@
 
 Properties that the rules do not hide reach the client unchanged.
 
-The tests hide each property of each published Graph response in turn. A canary replaces the value of the
-hidden property. No byte of the canary may reach the client in any form of the upstream response.
+The tests hide each property of each published Graph response in turn. The tests replace the value of the
+hidden property with a canary, which is a recognisable text. No byte of the canary may reach the client in any
+form of the upstream response.
 """
 
 from __future__ import annotations

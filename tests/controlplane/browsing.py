@@ -76,7 +76,7 @@ class Console:
         pytest.fail("no sign-in is on record")
 
     async def record_of(self, cause: str) -> dict[str, str]:
-        """Wait until the newest sign-in in the operator log has this value of `singleSignOn`.
+        """Wait until the newest sign-in in the operator log has the given value of `singleSignOn`.
 
         Return its record.
         """

@@ -51,9 +51,9 @@ async def put(store: SqlStore, org_id: str, numbers: Iterable[int], *bodies: byt
 
 
 async def archived(store: SqlStore, objects: MemoryObjects, after: int = 0) -> int:
-    """Archive the store's events after the position, at most as many events as fit into one range.
+    """Archive the store's events after position `after`, at most as many as fit into one range.
 
-    Return its end.
+    Return the end of the range.
     """
     found = await store.archive_range(after)
     assert found is not None

@@ -178,7 +178,7 @@ def with_wrong_key(settings: BlobSettings) -> BlobSettings:
 
 
 async def exercise(settings: BlobSettings) -> None:
-    """Run the operations of an archive on the storage."""
+    """Write, read and list objects on the storage, as an archive does."""
     sink = BlobSink(open_objects(settings, DIRECT), 1.0)
     assert await sink.test() == "the storage writes and reads objects, and overwrites none"
     objects = sink.objects

@@ -1,4 +1,4 @@
-"""Tests of management as code: a plan, and its changes applied completely or not at all, on both engines."""
+"""Tests of management as code: a plan is applied completely or not at all, on both database engines."""
 
 from __future__ import annotations
 

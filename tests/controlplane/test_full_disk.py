@@ -38,7 +38,7 @@ async def plane(disk: Path, clock: FakeClock) -> AsyncIterator[Plane]:
 def fill(disk: Path) -> None:
     """Use all free bytes of the disk.
 
-    A second call of `fill` uses the bytes that became free since the first call.
+    A second call of `fill` also uses the disk bytes that other programs freed since the first call.
     """
     with (disk / "something-else").open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:

@@ -101,7 +101,7 @@ class FakeIssuer(Fake):
     def rotate(self, *, keep: bool = False) -> SigningKey:
         """Sign with a new key from now on, and return this key.
 
-        With `keep`, the issuer still publishes the earlier keys.
+        If `keep` is True, the issuer still publishes the earlier keys.
         """
         new = SigningKey(key_id=f"key-{uuid.uuid4()}")
         self.keys = [new, *(self.keys if keep else [])]

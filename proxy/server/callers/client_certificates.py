@@ -70,7 +70,7 @@ class ClientCertificates:
         return self._tls is not None
 
     async def trust(self, rulebook: Rulebook) -> None:
-        """Accept the certificates of a rulebook in TLS handshakes from now on.
+        """Accept the client certificates of the given rules in TLS handshakes.
 
         A removed certificate stays a trust anchor until the worker ends, because OpenSSL cannot remove a
         trust anchor. `judge` reads the credentials of the active rules, so a removed certificate

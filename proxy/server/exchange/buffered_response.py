@@ -224,7 +224,7 @@ class RewrittenLinks(ResponseBody):
     def _rewrite(self, links: LinkStream, chunk: bytes, last: bool) -> None:
         """Rewrite the links in a piece of a response body.
 
-        Decompress the piece in steps, no faster than the client reads the output.
+        Decompress the piece of the body in steps, no faster than the client reads the output.
         """
         decoder = self._decoder
         self._last = last
@@ -264,8 +264,8 @@ def decoded_body(body: bytes, response: ResponseHead, limit: int) -> bytes:
 def _require_utf8(response: ResponseHead, body: bytes) -> None:
     """Raise FilterFailed if the response body is not in UTF-8.
 
-    In another charset, the filter would not recognise the name of a hidden property, and would pass the
-    property on.
+    In a response that is not in UTF-8, the filter would not recognise the name of a hidden property, and
+    would pass the property on.
     """
     content_type = response.fields.content_type
     if is_json(content_type) and not is_utf8((content_type or b"").decode("latin-1"), body):

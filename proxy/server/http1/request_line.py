@@ -1,7 +1,7 @@
 """Parse a request line that is not in origin form: convert the absolute form, or describe the fault.
 
-The parser in `request_line` runs only if the pattern in `request_head` does not match the request line. This
-module does no input or output.
+The parser in `request_line` runs only if the pattern in `request_head` does not match the request line. The
+module `request_line` does no input or output.
 """
 
 from __future__ import annotations
@@ -61,12 +61,15 @@ def absolute_form(line: bytes) -> AbsoluteForm:
 
 
 def method_not_allowed(method: bytes) -> MalformedHead:
-    """Return the refusal of CONNECT or TRACE. TRACE would send the upstream credential to the application."""
+    """Return the error for a request with the method CONNECT or TRACE, which the proxy does not support.
+
+    TRACE would send the upstream credential to the application.
+    """
     return MalformedHead(f"the proxy does not support {method.decode()}", "methodNotAllowed")
 
 
 def unknown_method(method: bytes) -> MalformedHead:
-    """Return the refusal of a method that no specification registers."""
+    """Return the error for a request whose method is not registered in any specification."""
     return MalformedHead(f"the method {_named(method)} is not known", reason="unsupported")
 
 

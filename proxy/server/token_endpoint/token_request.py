@@ -133,7 +133,7 @@ class TokenRequest:
     def count_refusal(self) -> None:
         """Count a client's proof of identity that the token endpoint refused.
 
-        Log the refusal if the rules do not contain the client.
+        If no application in the rules has the client id, log the refusal.
         """
         values = self.context.counters.values
         if self.pending.caller is None:

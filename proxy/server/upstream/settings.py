@@ -10,7 +10,7 @@ from proxy.outbound.egress import EgressProxy
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """Address of the upstream, times in seconds, and limits."""
+    """Address of the upstream, TLS settings, time limits in seconds, and limits on connections."""
 
     host: str
     port: int
