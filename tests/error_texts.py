@@ -38,7 +38,7 @@ RESPONSES: Final = {
         ("invalidToken",),
     ),
     "policyBlocked": Text(
-        "A rule of the application's ruleset blocks the request. The member `ruleId` of the "
+        "A rule of the application's ruleset blocks the request. The JSON field `ruleId` of the "
         "response names the rule that blocked the request. If `ruleId` is `default`, no rule "
         "matched the request.",
         "Do not send the request again, because the response stays the same until the rules "
@@ -91,7 +91,7 @@ RESPONSES: Final = {
         "A sub-request of a `$batch` names another sub-request in `dependsOn`, and the proxy "
         "refused the other sub-request.",
         "Correct the sub-request that the proxy refused first. The response to the refused "
-        "sub-request has the cause.",
+        "sub-request gives the cause of its refusal.",
         ("dependencyFailed",),
     ),
     "headersTooLarge": Text(
@@ -118,8 +118,8 @@ RESPONSES: Final = {
     ),
     "filterFailed": Text(
         "A rule filters the response, but the proxy could not filter it. The proxy withheld "
-        "the whole response of the upstream. The error message names the cause, such as a "
-        "response that is too large to filter.",
+        "the whole response of the upstream. The error message says why the filter "
+        "failed, such as a response that is too large.",
         "If the response is over the size limit for filters, request smaller pages with "
         "`$top`, or raise `Upstream.MaxFilterBytes`. If a 304 or a redirect to another host "
         "is the cause, request the object without conditional header fields, or change the "
@@ -129,7 +129,7 @@ RESPONSES: Final = {
     "notReady": Text(
         "The proxy cannot serve the request now. The proxy has no rules, no upstream token, "
         "no signing key or no space for audit events, or its load is over a limit. The error "
-        "message of the 503 response names the cause.",
+        "message of the 503 response says why the proxy cannot serve the request.",
         "Send the request again after `Retry-After` seconds, as SDKs do. If the error lasts, "
         "the operator reads `/readyz` and the log of the proxy, and runs `--doctor`.",
         ("notReady", "credentialUnavailable", "overloaded"),
@@ -167,8 +167,8 @@ OAUTH: Final = {
         ("tokenRefused", "assertionRefused", "certificateRefused"),
     ),
     ("emergency_stop", 403): Text(
-        "An emergency stop applies to the application, and the application's credentials are "
-        "correct. Azure Identity and MSAL show the error message of the proxy.",
+        "The credentials of the application are correct, but an emergency stop applies to the "
+        "application. Azure Identity and MSAL show the error message of the proxy.",
         "Do not send the token request again until the operator has lifted the [emergency "
         "stop](../how-to/emergency-stop.md).",
         ("stopped",),
@@ -209,9 +209,9 @@ REASONS: Final = {
     "The proxy counts wrong credentials for one minute. Even after too many failures, "
     "the proxy accepts a secret that was right before if the secret comes from another "
     "address.",
-    "invalidToken": "The application must request a new proxy token. If the reason repeats for one "
-    "application, check that the application is enabled and that its secret was not "
-    "replaced.",
+    "invalidToken": "The application must request a new proxy token. If audit events of one application "
+    "have the reason `invalidToken` again and again, check that the application is enabled "
+    "and that its secret was not replaced.",
     "malformedRequest": "Correct the request in the application or in a load balancer. The proxy's log has "
     "the fault of each malformed request.",
     "malformedTarget": "Correct the path or query of the request, for example an invalid `%XX`.",
@@ -225,7 +225,7 @@ REASONS: Final = {
     "requestTimeout": "Check the network between the application and the proxy.",
     "unsupported": "Use a request without CONNECT, without a method override and without a query in the "
     "body.",
-    "notReady": "Read `/readyz` of the proxy, which names the cause, such as no sync or no disk space.",
+    "notReady": "Read `/readyz` of the proxy: it says why the proxy is not ready, such as no sync or no disk space.",
     "credentialUnavailable": "Check the [upstream credential](../how-to/upstream-credentials.md) of the proxy. "
     "`/readyz` and the proxy's log show the response of the identity provider.",
     "overloaded": "Add workers or proxies, or raise the limit that the metric `graphward_limit_…_total` counts.",
@@ -262,8 +262,8 @@ PROBLEMS: Final = {
     "lifetime": "Give the assertion an `exp` a few minutes after its start. An assertion may be "
     "valid for 1 h, or for 25 h with a federated credential.",
     "reuse": "Create an assertion with a new `jti` for each token request.",
-    "malformed": "Check that `client_assertion` is a signed JWT with the members that the "
-    "[guide](../how-to/connect-an-application.md) lists.",
+    "malformed": "Check that `client_assertion` is a signed JWT with the claims that "
+    "[Client assertions](token-endpoint.md#client-assertions) lists.",
     "keysUnavailable": "Make the issuer's keys reachable from the proxy. The option `--doctor` and the "
     "check `issuers` in `/readyz` name the reason why the keys are missing.",
     "audienceUnknown": "Set `Proxy.PublicBaseUrl` to the address of the proxy that the application uses.",

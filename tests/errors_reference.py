@@ -62,8 +62,8 @@ An error response that the proxy makes itself has the shape of an error of Micro
 _TOKENS: Final = """\
 ## Responses of the token endpoint
 
-An error of the token endpoint has the members that RFC 6749 defines, as in `{"error": "invalid_client", "error_description":
-"…"}`. The member `trace_id` of a token error is the id of the audit event. Identity libraries print `trace_id`. A token request
+An error of the token endpoint has the JSON fields that RFC 6749 defines, as in `{"error": "invalid_client", "error_description":
+"…"}`. The JSON field `trace_id` of a token error is the id of the audit event. Identity libraries print `trace_id`. A token request
 with a body over 64 KiB gets [payloadTooLarge](#payloadtoolarge-413). A token request gets [notReady](#notready-503) if the proxy
 is not ready.
 
@@ -87,7 +87,7 @@ _API: Final = """\
 ## Responses of the control plane
 
 An error response of the control plane has the form `{"error": {"code": "…", "message": "…"}}`. If the request has several faults,
-the member `problems` lists them. An error of the audit endpoint also has `batchId`, and `error.retryAfterSeconds` repeats the
+the JSON field `problems` lists them. An error of the audit endpoint also has `batchId`, and `error.retryAfterSeconds` repeats the
 header `Retry-After`.
 
 """

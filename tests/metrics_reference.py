@@ -77,9 +77,9 @@ _CONTROL_PLANE: Final = """\
 
 If several control planes share a store, each control plane serves the metrics of the whole store. Among several control planes,
 only the leader serves the metrics of sinks and `graphward_controlplane_index_lag_events`. The metrics name at most 1000 proxies.
-If there are more than 1000, the metrics name proxies with lost events first, then the proxies that have been silent longest.
-`graphward_controlplane_proxy_last_seen_timestamp_seconds` has no value for a proxy that is disabled or has ended. The metrics of
-an enrolment token end when the token expires or is revoked.
+If there are more than 1000 proxies, the metrics name proxies with lost events first, then the proxies that have been silent
+longest. `graphward_controlplane_proxy_last_seen_timestamp_seconds` has no value for a proxy that is disabled or has ended. The
+metrics of an enrolment token end when the token expires or is revoked.
 
 """
 _LABEL_TABLE: Final = """\

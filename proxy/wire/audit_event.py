@@ -85,7 +85,7 @@ CREDENTIAL_PROBLEMS: Final = MappingProxyType(
         "expired": "the assertion or the certificate has expired",
         "lifetime": "the assertion is valid for longer than the proxy accepts, or never expires",
         "reuse": "the client assertion was used before",
-        "malformed": "the assertion is not a signed JWT, or has members that the proxy does not accept",
+        "malformed": "the assertion is not a signed JWT, or has a claim or header that the proxy refuses",
         "keysUnavailable": "the proxy has no recent keys of the assertion's issuer",
         "audienceUnknown": "`Proxy.PublicBaseUrl` is not set, so the proxy cannot check the assertion",
         "certificate": "the client certificate is not registered as a credential of the application",

@@ -14,8 +14,8 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-rule.md"
 _RULESET: Final = re.compile(r"^```yaml\n(.*?)^```", re.M | re.S)
 _TABLE: Final = re.compile(r"^\| Request \| Verdict \| Route \|\n((?:\|.*\n)+)", re.M)
 _RESPONSES: Final = re.compile(
-    r"^Before: the upstream's response to `GET (?P<target>\S+)`[^`]*?:\n\n```json\n(?P<before>.*?)```\n\n"
-    r"After: the response that the application receives, [^`]*?:\n\n```json\n(?P<after>.*?)```",
+    r"^The upstream's response to `GET (?P<target>\S+)`, before [^`]*?:\n\n```json\n(?P<before>.*?)```\n\n"
+    r"The response that the application receives [^`]*?:\n\n```json\n(?P<after>.*?)```",
     re.M | re.S,
 )
 _ROW: Final = re.compile(
