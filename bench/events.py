@@ -1,4 +1,7 @@
-"""Generate many audit events: a busy month of one tenant's proxies. Every run generates the same events."""
+"""Generate many audit events: a busy month of one tenant's proxies.
+
+Every run of the generator makes the same events.
+"""
 
 import random
 from collections.abc import Iterator

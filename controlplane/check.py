@@ -20,7 +20,7 @@ _GUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 def problems_of(settings: Settings) -> list[str]:
     """Return one line for each problem that would prevent the control plane from starting.
 
-    To find these problems, `problems_of` creates no file and opens no connection.
+    `problems_of` creates no file and opens no connection.
     """
     return [*_certificates(settings), *_master_key(settings), *_directories(settings)]
 

@@ -85,7 +85,7 @@ class Connection(web.RequestHandler):
     def close_after_response(self) -> None:
         """Close the connection after its next response.
 
-        A client that is not authenticated needs only one response on its connection.
+        If a client is not authenticated, one response on its connection is enough.
         """
         self._closes = True
 

@@ -1,7 +1,7 @@
 """URL of a PostgreSQL database: check of the URL, and the parts of the URL that messages may show.
 
-The parts of a database URL are read only if the whole URL is well-formed. This order prevents messages that
-show a part of a password as the host or the database name.
+The parts of a database URL are read only if the whole URL is well-formed. No message can therefore show a
+part of a password as the host or the database name.
 """
 
 from __future__ import annotations

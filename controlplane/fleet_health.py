@@ -3,8 +3,8 @@
 The health `failed` means that the proxy does not work, or that it sends no heartbeats. The health `degraded`
 means that the proxy works, but an operator has to examine something late, doubtful or lost. If a proxy loses
 events, its health stays affected until an operator acknowledges the loss. The health `ended` means that the
-proxy stopped cleanly, had nothing left to deliver, and has sent nothing since. The code of this module does
-no I/O itself.
+proxy stopped cleanly, had nothing left to deliver, and has sent nothing since. The module `fleet_health`
+itself does no input or output.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SECOND_MS: Final = 1000
 class Facts:
     """The facts about one proxy that determine its health.
 
-    In these facts, every age is the age at the time when the proxy's last heartbeat arrived.
+    An age in `Facts` is the age at the time when the proxy's last heartbeat arrived.
     """
 
     interval_ms: int
@@ -197,7 +197,7 @@ def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
     """Return the minimum lead of the sender's clock over this host's clock, negative if the clock is behind.
 
-    A timestamp in whole seconds can mean any moment of that second. The calculation assumes that the sender
+    A timestamp in whole seconds can mean any moment of that second. `clock_skew_ms` assumes that the sender
     wrote the timestamp just before the message arrived. If a clock difference may come only from the rounding
     to whole seconds, the difference counts as 0. If two clocks certainly differ, the smallest possible
     difference is returned. A message needs some time to arrive. Because of the travel time of a message, the

@@ -1,4 +1,4 @@
-"""Retires a proxy after it was silent for the time that its enrolment token gives."""
+"""Retirement of a proxy that was silent for the time that its enrolment token gives."""
 
 from __future__ import annotations
 

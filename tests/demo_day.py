@@ -80,7 +80,7 @@ class SignIn:
 
 
 class Yesterday:
-    """Writes past activity for the demo: an organisation that is weeks old, and events of the last day."""
+    """Writer of past activity for the demo: an organisation that is weeks old, and events of the last day."""
 
     def __init__(self) -> None:
         digits = secrets.token_hex(6)
@@ -146,7 +146,7 @@ class _Past:
     async def change_lately(self, now_ms: int) -> None:
         """Publish a version of a ruleset with the clock set to three days ago.
 
-        Replace a secret at a time three hours ago.
+        Replace a client secret with the clock set to three hours ago.
         """
         self._move_clock(now_ms - 3 * DAY_MS)
         await self._publish(HR_RULES, _text(HR_RULES), "Pages of at most 100 devices")

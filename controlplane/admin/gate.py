@@ -116,7 +116,9 @@ class Gate:
     # Callers
 
     async def caller(self, request: web.Request) -> _Caller:
-        """Return the caller of a request. The caller is looked up before and again after the body arrives.
+        """Return the caller of a request.
+
+        The caller is looked up before the request body arrives, and again after the body has arrived.
 
         If the caller's role or session ended while the body arrived, the look-up after the body refuses the
         request.
@@ -313,7 +315,7 @@ class Gate:
     async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
         """Return the local operators whose name is in `names`.
 
-        An identity provider must have verified the `names` before.
+        The caller passes only `names` that an identity provider has verified.
         """
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
         return list(found.values())
@@ -347,8 +349,8 @@ class Gate:
     def _place_among_hashes(self) -> Iterator[None]:
         """If too many password hashes wait to be computed, refuse a sign-in before the attempt is counted.
 
-        A refused attempt is not counted. The number of counted attempts is limited, so it would displace
-        another failed attempt.
+        A refused sign-in attempt is not counted. The count of failed attempts is limited, so a refused
+        attempt would displace another failed attempt.
         """
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
             raise Refused("unavailable", "too many sign-ins are in progress", Retry_After="5")

@@ -55,8 +55,8 @@ def fitting_key(
 ) -> jwt.PyJWK | None:
     """Return the published key with the token's key ID and algorithm, or None if no key fits.
 
-    If no key fits, a newer key set of the provider may contain a fitting key. A provider with a single key
-    may omit the key ID, in the token and in its key set (OpenID Connect Core section 10.1).
+    If no key fits the token, a newer key set of the provider may contain a fitting key. A provider with a
+    single key may omit the key ID, in the token and in its key set (OpenID Connect Core section 10.1).
     """
     fitting = [each for each in published if _fits(each, header)]
     named = [each for each in fitting if each.get("kid") == header.get("kid")]

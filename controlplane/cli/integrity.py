@@ -81,8 +81,8 @@ def head(
 ) -> None:
     """Print the newest link of each organisation's audit chain.
 
-    Keep the output of `audit head` at another site. A later `audit verify` compares the stored links with
-    this copy.
+    Keep the output of `audit head` at another site. A later `audit verify` can compare the stored audit chain
+    with the kept output.
     """
     from controlplane.operations.integrity import HeadsAsked
     from controlplane.operations.integrity import head as heads

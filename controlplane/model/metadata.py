@@ -26,7 +26,7 @@ _DOWNLOAD: Final = "download $metadata from the service again"
 class MetadataError(ValueError):
     """A `$metadata` document can't be used as a schema.
 
-    The message of the exception gives the line, the fault and the remedy.
+    The message of a MetadataError gives the line, the fault and the remedy.
     """
 
     def __init__(self, line: int, wrong: str, remedy: str) -> None:

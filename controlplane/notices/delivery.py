@@ -35,7 +35,7 @@ class DeliveryStore(NoticeStore, SinkStore, Protocol):
 
 
 class Delivery:
-    """Delivers the store's notices to one webhook.
+    """Delivery of the store's notices to one webhook.
 
     If two consumers deliver to one webhook at once, the receiver gets each notice twice, with the same notice
     id. This is harmless.
@@ -75,7 +75,7 @@ class Delivery:
     async def drain(self, receiver: Receiver) -> None:
         """Deliver all notices that the store holds.
 
-        If a delivery fails, raise the error of the receiver or of the store.
+        If the delivery of a notice fails, raise the error of the receiver or of the store.
         """
         state = await self._store.begin_webhook(self._name, at_newest=self._settings.from_ == "now")
         self._attempts.problem, position = state.problem, state.position

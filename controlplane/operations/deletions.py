@@ -129,7 +129,7 @@ async def delete_org(context: OperationContext, actor: Actor, request: OrgRefere
 async def delete_operator(context: OperationContext, actor: Actor, request: OperatorReference) -> Deleted:
     """Delete an operator: the sessions and API tokens of this operator end at once.
 
-    After the deletion, lines of the operator log still show the operator's name.
+    Lines of the operator log still show the name of a deleted operator.
     """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)

@@ -470,7 +470,7 @@ def _beat(heard: Heard) -> HeartbeatFacts:
 def _origin(text: str | None) -> str | None:
     """Return the address if it consists only of scheme, host and port, or None.
 
-    Other addresses are not returned, because people paste the address into a shell.
+    An address with a path or a query is not returned, because people paste the address into a shell.
     """
     return text if text is not None and _ORIGIN.fullmatch(text) else None
 

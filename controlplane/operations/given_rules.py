@@ -27,8 +27,7 @@ _LONGEST_LABEL: Final = 200
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Text of a draft ruleset, or the name of a stored ruleset.
 
-    Either the member `yaml` contains the text of a ruleset, or the member `ruleset` names a stored ruleset.
-    The unused member is None.
+    Exactly one of the members `yaml` (text of a ruleset) and `ruleset` (name of a stored ruleset) is given.
     """
 
     yaml: str | None = None

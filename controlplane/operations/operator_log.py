@@ -126,7 +126,10 @@ def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return the texts in a request member's value. Any of the returned texts may be an id."""
+    """Return the texts in the value of one member of an operator's request.
+
+    Any of the returned texts may be an id.
+    """
     return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
 
 

@@ -156,7 +156,7 @@ async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLett
 async def discard(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
     """Delete refused events from the list of a sink.
 
-    The store keeps the audit events that were deleted from the list.
+    The audit events of the deleted list entries stay in the store.
     """
     actor.require("admin", None)
     sink = _sink(context, request.sink)

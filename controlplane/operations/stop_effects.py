@@ -208,9 +208,10 @@ async def _current(
 ) -> Mapping[str, str | None]:
     """Return the current sync version of some proxies that sent a heartbeat since the stop.
 
-    If very many proxies sent a heartbeat since the stop, only a limited number of them are compared. The
-    first proxies to be compared are those whose last heartbeat alone does not confirm the emergency stop. A
-    heartbeat alone confirms the emergency stop if the proxy's rules were synced after the stop was set.
+    If very many proxies sent a heartbeat since the emergency stop, only a limited number of them are
+    compared. The first proxies to be compared are those whose last heartbeat alone does not confirm the
+    emergency stop. A heartbeat alone confirms the emergency stop if the proxy's rules were synced after the
+    stop was set.
     """
     heard = [
         (_confirms(each.heard, stopped_ms, None), each.proxy.proxy_id)
@@ -249,7 +250,7 @@ def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
     """Return True if the proxy had received the emergency stop when the proxy sent the heartbeat.
 
     If the sync version in a heartbeat is current, the proxy has received the emergency stop. The proxy has
-    also received the stop if its rules were confirmed after the stop was set.
+    also received the emergency stop if its rules were confirmed after the stop was set.
     """
     if heard.received_ms < stopped_ms:
         return False

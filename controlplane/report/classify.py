@@ -108,7 +108,7 @@ class Classified(NamedTuple):
 
 
 class Classifier:
-    """Classifies requests by schemas.
+    """Classifier that finds the resource classes that a request reaches, with the help of schemas.
 
     If no schema describes a path, the Classifier uses built-in names of resource classes.
     """
@@ -130,7 +130,7 @@ class Classifier:
         """Return the resource classes that a recorded request reaches.
 
         `implied` is an additional request that the recorded request implied. The audit event of the recorded
-        request contains it.
+        request contains the implied request.
         """
         asked = query if query and _matters(query) else ""
         shape = _ID.sub("/{id}", path)
@@ -164,7 +164,7 @@ class Classifier:
 
     @staticmethod
     def _add(touched: dict[str, Touch], found: Iterable[Touch]) -> None:
-        """Add resource classes that the request reaches to the dictionary `touched`.
+        """Add to the dictionary `touched` the resource classes that the request reaches.
 
         If a resource class is already in the dictionary, keep the more certain entry.
         """

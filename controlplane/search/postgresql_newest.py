@@ -1,8 +1,9 @@
-"""Finds the newest matches in PostgreSQL within a time limit.
+"""Search for the newest matches in PostgreSQL within a time limit.
 
 The search begins with the entire query, because an index may find the few events that match. If the entire
 query takes too long, the search continues in steps: each step reads a limited number of events, newest first.
-So if the time limit ends the search, the search can return the key of the position that it has reached.
+If the time limit ends the search, the search can therefore return the key of the position that it has
+reached.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class SinkRefused(Exception):
 class Sink(Protocol):
     """A destination to which audit events are sent.
 
-    Only one consumer uses a sink object, and it never makes two calls at the same time.
+    Only one consumer uses a sink object, and the consumer never makes two calls at the same time.
     """
 
     @property
@@ -102,8 +102,8 @@ class Sink(Protocol):
     async def test(self) -> str:
         """Test the sink without an event, or with an event that is marked as a test.
 
-        Return a text for a person that describes the result of the test. Raise SinkUnavailable or SinkRefused
-        if this test of the sink fails.
+        Return a text for a person that describes the result of the test. If the test of the sink fails, raise
+        SinkUnavailable or SinkRefused.
         """
 
     async def close(self) -> None: ...

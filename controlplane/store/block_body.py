@@ -4,8 +4,8 @@ The module `block_body` itself does no input or output.
 
 The first byte of a block's body identifies the format of the body. If a block's body begins with the byte
 `[`, the body is an uncompressed JSON array of events, as earlier releases stored it. The store still writes
-an uncompressed JSON array if compression would save no space. A compressed body begins with the byte 1. After
-this byte, it has the JSON array in raw DEFLATE with the preset dictionary `DICTIONARY`.
+an uncompressed JSON array if compression would save no space. A compressed body begins with the byte 1. The
+byte 1 is followed by the JSON array of events in raw DEFLATE with the preset dictionary `DICTIONARY`.
 """
 
 from __future__ import annotations

@@ -226,9 +226,10 @@ def _newest(
 def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...]:
     """Return the proxies that need attention most, sorted by losses, then by state, then by silence.
 
-    Proxies with losses come first, then enabled proxies. Within each group, the longest silent proxies come
-    first. A retired proxy is included only if it has losses. For this sorting, retired and ended proxies
-    count as disabled proxies.
+    Proxies with losses come before proxies without losses. In both parts of the list, enabled proxies come
+    before disabled proxies, and longer silent proxies come before others with the same state. The list
+    includes a retired proxy only if the proxy has losses. In the sort order, a retired or ended proxy counts
+    as a disabled proxy.
     """
     rows = connection.rows(
         "SELECT name, CASE WHEN retired_ms IS NOT NULL OR ended_ms = last_seen_ms THEN 0"  # noqa: S608
@@ -261,8 +262,8 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
 def note_heartbeat(connection: Connection, proxy_id: str, received_ms: int, said: Said) -> None:
     """Store the values of a proxy's newest heartbeat that lists and counts of proxies need.
 
-    A heartbeat can report the proxy's end. After this heartbeat, the proxy counts as ended until the next
-    message from the proxy changes `last_seen_ms`.
+    A heartbeat can report the proxy's end. After a heartbeat with this report, the proxy counts as ended
+    until its next message changes `last_seen_ms`.
     """
     ended_ms, health = (received_ms, "ok") if said.health == "ended" else (None, said.health)
     connection.run(

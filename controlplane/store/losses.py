@@ -1,9 +1,9 @@
 """Losses in the audit trail of a proxy, and the operators' acknowledgements of these losses.
 
 New gaps in the sequence numbers of a proxy's events appear only above the highest received number. An
-acknowledgement therefore stores only one sequence number. The acknowledgement covers every gap up to this
-number, and no gap that opens later. For faults that the control plane only counts, the acknowledgement stores
-the number of faults.
+acknowledgement therefore stores only one sequence number. An acknowledgement covers all gaps up to the stored
+sequence number, and no gap that appears later. For faults that the control plane only counts, the
+acknowledgement stores the number of faults.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class _BoolDumper(Int8BinaryDumper):
 
 
 class _TextDumper(StrDumper):
-    """Sends a text to PostgreSQL with a mark for each NUL character, which PostgreSQL does not store.
+    """Converter that sends a text to PostgreSQL, with a mark in place of each NUL character.
 
     The names and ids that the store keeps never contain a NUL character.
     """
@@ -70,7 +70,7 @@ class _TextDumper(StrDumper):
 
 
 class _WholeNumberLoader(NumericBinaryLoader):
-    """Reads a sum of whole numbers from PostgreSQL as an int."""
+    """Converter for PostgreSQL that reads a sum of whole numbers as an int."""
 
     def load(self, data: Any) -> int:  # type: ignore[override]
         return int(super().load(data))

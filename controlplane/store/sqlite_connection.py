@@ -83,7 +83,7 @@ class SqliteConnection:
     def damaged_text(self) -> Iterator[None]:
         """Decode text, and write each byte that is not valid UTF-8 as an escape.
 
-        If a text contains such an escape, it is consistent with no link of the audit chain.
+        A text with an escaped byte does not match any link of the audit chain.
 
         Without these escapes, SQLite raises an error for text that is not UTF-8, and a verification of the
         audit chain cannot find the changed byte.

@@ -39,9 +39,10 @@ class ThingKind(StrEnum):
 class Thing:
     """A schema element: a type, member or operation. The rules reference says *thing* for a schema element.
 
-    For a schema type, `type` is that type. For a member, it is the type that owns the member. For an
-    operation, it is the type that the operation binds to, or -1. `word` is the element's name in a rule, such
-    as `message`, `group.members`, `driveItem.content` or `addPassword`.
+    If the element is a type, `type` is this type. If the element is a member, `type` is the type that owns
+    the member. If the element is an operation, `type` is the type that the operation binds to, or -1 for an
+    unbound operation. `word` is the element's name in a rule, such as `message`, `group.members`,
+    `driveItem.content` or `addPassword`.
     """
 
     kind: ThingKind

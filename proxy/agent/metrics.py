@@ -27,7 +27,7 @@ _REPORTED: Final = (
 class MetricsReporter:
     """Reporter of the counts since the last metrics report that certainly arrived at the control plane.
 
-    The period of a metrics report does not end until the report has arrived at the control plane.
+    If a metrics report does not arrive at the control plane, the next report covers its period too.
 
     The agent stores the reported totals on a memory page of counters that only the agent writes. The agent's
     page of counters remains after the agent ends.

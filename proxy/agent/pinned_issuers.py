@@ -31,7 +31,7 @@ class Share:
 
     `payer` maps each issuer to one organisation: the issuer counts against the limit of this organisation. If
     several organisations name the same issuer, `payer` is the organisation that names the fewest issuers.
-    This choice prevents one organisation from delaying the reading of an issuer's keys for another
+    Without this choice, one organisation could delay the reading of an issuer's keys for another
     organisation.
     """
 

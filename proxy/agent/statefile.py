@@ -1,9 +1,9 @@
 """State of the collector and the shipper on disk, in two slots that are overwritten in turn.
 
 Saving the state to a new file, which replaces the old file by a rename, needs disk space for both files. If
-the disk is full, batches must still be sent, because their delivery frees room. So each save of the state
-overwrites the older of the two slots, whose disk space is allocated in advance. After a kill or a crash
-during the save, the newer slot is still intact.
+the disk is full, batches must still be sent, because their delivery frees room. Each save of the state
+therefore overwrites the older of the two slots, whose disk space is allocated in advance. If a kill or a
+crash interrupts the save of the state, the newer slot is still intact.
 """
 
 import hashlib
@@ -178,7 +178,7 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
 
 
 def _read_slot(content: bytes) -> tuple[int, bytes] | None:
-    """Read a slot of the state file. Return its generation number and its body.
+    """Read a slot of the state file. Return the generation number and the body of the slot.
 
     The checksum covers the expected format number, so a matching checksum proves the format even if a bit of
     the stored number has flipped.
@@ -192,10 +192,10 @@ def _read_slot(content: bytes) -> tuple[int, bytes] | None:
 
 
 def _digest(form: int, head: bytes, body: bytes) -> bytes:
-    """Return the checksum of a state.
+    """Return the checksum of the agent's stored state.
 
-    The checksum of a state file includes the format number if the format is 2 or later. Because of this
-    checksum, a release cannot read a state that another release wrote in a different format.
+    The checksum of a state file includes the format number if the format is 2 or later. Because the checksum
+    covers the format, a release cannot read a state that another release wrote in a different format.
     """
     tag = b"" if form == 1 else b"%d " % form
     return hashlib.sha256(tag + head + body).hexdigest().encode()

@@ -69,8 +69,8 @@ class Entry:
         """Return whether a resource name matches the rule's path pattern and conditions on path parameters.
 
         A path segment in the position of an object id can be the name of an operation, and still be an object
-        id. If a path segment may be an object id or an operation name, the result is INDETERMINATE. With the
-        result INDETERMINATE, a blocking rule applies, but an allowing rule does not.
+        id. If a path segment may be an object id or an operation name, the result is INDETERMINATE. If the
+        path result is INDETERMINATE, a blocking rule applies, but an allowing rule does not.
         """
         if name.relations and any(at in name.relations for at in self.keys):
             return NO
@@ -195,7 +195,7 @@ def parameter_conditions(rule: Rule) -> list[Condition]:
 def parts_asked(rule: Rule) -> list[Part]:
     """Return the parts of a rule that the rule's step checks, in the order of the checks.
 
-    The returned parts do not include methods, paths and parameters.
+    The returned parts of the rule do not include methods, paths and parameters.
     """
     # Conditions on bodies come last: a cheaper check may make parsing unnecessary.
     conditions = [condition for condition in rule.conditions if condition.source != "param"]

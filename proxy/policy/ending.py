@@ -22,7 +22,7 @@ _EXAMPLE: Final = "2027-01-31T00:00:00Z or 2027-01-31T00:00:00+01:00"
 
 
 def parse_until(text: str) -> Until:
-    """Parse the time in a rule's `until`, from which the rule no longer applies.
+    """Parse a rule's `until`, the time from which the rule no longer applies.
 
     Raise ValueError if the text is not a valid time.
     """

@@ -21,7 +21,7 @@ class Origin(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Host for messages, followed by the port unless the port is the default of the scheme."""
+        """Host as messages show it, with the port unless the port is the default of the scheme."""
         return self.host if self.port == _DEFAULT_PORTS[self.scheme] else f"{self.host}:{self.port}"
 
 

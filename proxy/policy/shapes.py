@@ -1,12 +1,12 @@
 """Filter responses of a known shape, many times faster than the filter that goes member by member.
 
 A shape lists the members of the JSON objects at one place of a response, in their order. The filter decodes a
-response into structs that it made for the shape, and encodes the structs again. Every value in these structs
+response into structs that it made for the shape, and encodes the structs again. In these structs, every value
 is a span of the original response text. If the response, decoded and encoded again, has its original bytes,
 the shape describes the whole response. If a shape describes a response, the response has no unknown and no
-duplicate member names. The members of the response then have the order and the spelling of the shape. If the
-shape describes the response, the filter unsets the hidden members and encodes the rest. If no known shape
-describes a response, the slower filter goes through it member by member.
+duplicate member names, and its members have the order and the spelling of the shape. If the shape describes
+the response, the filter unsets the hidden members and encodes the rest. If no known shape describes a
+response, the slower filter goes through it member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
 uniform whitespace is made compact for the comparison, and formatted again afterwards.
@@ -28,7 +28,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """Fate of a JSON member: KEEP, or removal by the configured path with the bit `cause`."""
+    """Fate of a JSON member: kept (KEEP), or removed by the configured path with the bit `cause`."""
 
     cause: int
 

@@ -39,7 +39,10 @@ def load_models(snapshot: Snapshot, known: Models) -> dict[str, ResourceModel]:
 
 
 def schemas_of(named: Mapping[str, str], models: Models) -> Schemas:
-    """Return the schemas that one ruleset names. The keys are the root paths of the graph services."""
+    """Return the schemas that one ruleset names.
+
+    The keys of the returned schemas are the root paths of the graph services.
+    """
     if not named:
         return NO_SCHEMAS
     return Schemas({root_segments(root): models[digest] for root, digest in named.items()})

@@ -2,8 +2,8 @@
 
 The snapshot file has one line `graphward-snapshot <format> <sha256 of the rest>`, followed by a JSON body.
 The agent replaces the snapshot file by rename. A reader therefore finds either the complete old snapshot file
-or the complete new file. If the content is damaged, such as a flipped bit or half a file, the reader raises
-SnapshotDamaged and uses no part of the file.
+or the complete new file. If the content of the snapshot file is damaged, such as a flipped bit or half a
+file, the reader raises SnapshotDamaged and uses no part of the file.
 
 The snapshot file contains the compressed schemas together with the rulesets that name them. A kill, a full
 disk or a copy therefore cannot separate the rulesets from their schemas. A snapshot file with schemas has
@@ -14,7 +14,7 @@ The modification time of the snapshot file is the time of the last good sync, ev
 nothing (`mark_synced`). A reader of the snapshot file stores the modification time in `Snapshot.synced_at`.
 When a worker starts, the worker measures MaxStalenessSeconds from the time `Snapshot.synced_at`. After the
 worker's start, each `Rules` message restarts the measurement of the rules' age on the worker's monotonic
-clock. So a jump of the system clock neither stops the service nor keeps outdated rules active.
+clock. A jump of the system clock therefore neither stops the service nor keeps outdated rules active.
 """
 
 import hashlib
@@ -150,9 +150,9 @@ def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snaps
 
     Raise FileNotFoundError if the snapshot file is missing, or SnapshotDamaged if it is not valid.
 
-    Decoding ten thousand rules at once would hold Python's global interpreter lock for milliseconds. So
-    `read_snapshot` decodes the rules in steps, and calls `pause` between the steps. A reader in a thread can
-    let the event loop run during each call of `pause`.
+    Decoding ten thousand rules at once would hold Python's global interpreter lock for milliseconds.
+    `read_snapshot` therefore decodes the rules in steps, and calls `pause` between the steps. If
+    `read_snapshot` runs in a thread, `pause` can let the event loop run.
     """
     with path.open("rb") as file:
         content = file.read()

@@ -760,14 +760,14 @@ class TracesSettings:
     def header_fields(self) -> dict[str, str]:
         """Header fields that the proxy adds to its requests to the trace collector.
 
-        Raise ValueError if a name and value in the setting are malformed.
+        Raise ValueError if a pair of name and value in the setting is malformed.
         """
         return parse_header_fields(self.headers)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield faults in the collector's address and in the header fields.
 
-        No fault shows a value of a header field.
+        The text of a fault contains no value of a header field.
         """
         try:
             parse_header_fields(self.headers)

@@ -53,7 +53,7 @@ async def receiver() -> AsyncIterator[FakeReceiver]:
 
 
 class Delivering:
-    """Run a delivery of notices to the receiver. This delivery uses a separate connection to the store."""
+    """Delivery of the store's notices to a webhook. After each run, the webhook's HTTP client is closed."""
 
     def __init__(self, store: SqlStore, clock: FakeClock, webhook: WebhookSettings) -> None:
         self.webhook = Webhook(webhook, DIRECT, clock, "https://control.example")

@@ -273,7 +273,7 @@ async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_
 ) -> None:
     """POSIX locks belong to the process.
 
-    If a process closes the file anywhere, the process releases all its locks on the file.
+    If any part of a process closes a file, the process releases all its locks on this file.
     """
     path = tmp_path / "search.sqlite"
     sql = "SELECT coalesce(sum(count), 0) FROM parts"

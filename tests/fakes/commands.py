@@ -97,9 +97,9 @@ def _forked(
     *,
     apart: bool,
 ) -> IO[bytes]:
-    """Start a command in a forked process.
+    """Start a command in a forked process, and return a stream that reports on the process.
 
-    Return a stream from which the process id and the exit status are read.
+    The stream yields the process id, and at the end of the process the exit status.
     """
     message = json.dumps([arguments, {**os.environ, **(environment or {})}, apart]).encode()
     said, says = os.pipe()
@@ -141,7 +141,7 @@ def _stop(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
 def serve(connection: socket.socket) -> NoReturn:
     """Fork a process for each message until the other side closes the socket.
 
-    After that, end all processes that were forked.
+    When the socket is closed, end all processes that were forked.
     """
     for module in pkgutil.walk_packages(controlplane.__path__, "controlplane."):
         importlib.import_module(module.name)

@@ -108,7 +108,7 @@ class Version:
 class FakeKeyVault(Fake):
     """A fake key vault with secret versions.
 
-    Its authentication challenge is the challenge of a real key vault.
+    The fake key vault sends the same authentication challenge as a real key vault.
 
     A test may change the `mode` of the fake at any time.
     """
@@ -126,10 +126,9 @@ class FakeKeyVault(Fake):
     def resource(self) -> str:
         """Return the Azure resource that is the audience of tokens for the vault.
 
-        For the vault address `127.0.0.1`, the resource is `0.0.1`, as the resource for the host
-        `contoso.vault.azure.net` is `vault.azure.net`. The SDK refuses the challenge of a vault if the
-        challenge names a resource that does not fit the vault's address. The resource `0.0.1` needs no name
-        resolution.
+        For the test vault `127.0.0.1`, the resource is `0.0.1`, because a real vault's resource is its host
+        name without the first label. The SDK refuses the challenge of a vault if the challenge names a
+        resource that does not fit the vault's address. The resource `0.0.1` needs no name resolution.
         """
         if self.name:
             return f"https://{self.name.partition('.')[2]}"

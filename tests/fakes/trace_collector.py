@@ -21,7 +21,7 @@ _NANOSECONDS: Final = re.compile(r"[1-9][0-9]{18}")
 class FakeTraceCollector(Fake):
     """A fake trace collector that stores accepted spans.
 
-    If a received span violates the protocol, the collector adds it to `problems`.
+    If a received span violates the protocol, the fake collector adds the span to `problems`.
     """
 
     def __init__(self, *, token: str = "") -> None:

@@ -1,6 +1,6 @@
 """Upload sessions and downloads of the fake graph.
 
-The addresses of uploads and downloads contain their own credential.
+Each address of an upload or a download contains a credential.
 
 In the real service, addresses that contain a credential have other host names than the graph API. Addresses
 that contain a credential have the host `localhost`, and the fake graph's other addresses have `127.0.0.1`.

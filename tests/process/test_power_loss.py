@@ -29,7 +29,7 @@ pytestmark = pytest.mark.process
 class Disk:
     """Recorder of the syncs to disk (fsync) of files below a directory.
 
-    After each sync, `step` can inspect the durable files.
+    After each sync of a file to disk, the function `step` can inspect the files that survive a power loss.
     """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> None:

@@ -34,7 +34,10 @@ def problems(text: str) -> tuple[RulesetProblem, ...]:
 
 
 def problem_of_rule(rule: str) -> RulesetProblem:
-    """Check a ruleset that has only the given rule. Return the only problem, which is at line 4, column 5."""
+    """Check a ruleset that has only the given rule.
+
+    Return the only problem of the ruleset, which is at line 4, column 5.
+    """
     (problem,) = problems(f"{HEAD}  - {rule}\n")
     return problem
 

@@ -94,8 +94,8 @@ Sources = tuple[str, Mapping[str, str]]
 class Rulebook:
     """Compiled form of a rules snapshot, with which a worker evaluates requests.
 
-    A worker never changes its compiled rules in place. For new rules, a worker replaces its whole Rulebook
-    object by a new one.
+    A worker never changes its compiled rules in place. To apply new rules, a worker replaces the whole
+    Rulebook object.
     """
 
     callers: dict[str, Caller] = field(default_factory=dict)
@@ -125,9 +125,9 @@ async def build_rulebook(
     `models` contains the resource models that `load_models` returned for the snapshot. Raise SnapshotDamaged
     if a resource model is missing.
 
-    While it compiles rules, the worker disables Python's garbage collector. After the compilation, the
-    garbage collector ignores the compiled objects. Each garbage collection over ten thousand compiled rules
-    would stall requests for a tenth of a second.
+    While it compiles rules, the worker disables Python's garbage collector. After the compilation of rules,
+    the garbage collector ignores the compiled objects. Each garbage collection over ten thousand compiled
+    rules would stall requests for a tenth of a second.
     """
     gc.disable()
     try:

@@ -201,7 +201,9 @@ class StreamDecoder:
         return data
 
     def finish(self) -> bytes:
-        """End the decoding of a body. The caller must have read all decoded output before.
+        """End the decoding of a body.
+
+        Before the call of `finish`, the caller must have read all decoded output.
 
         Raise ContentCodingError if the compressed data is truncated.
         """

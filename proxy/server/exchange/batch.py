@@ -61,7 +61,7 @@ def version_of(target: Target) -> str:
 class _Part:
     """A sub-request with its evaluation.
 
-    If the proxy itself makes the response, the response is stored too.
+    If the proxy itself makes the response to a sub-request, this response is stored with the sub-request.
     """
 
     __slots__ = ("evaluation", "part", "pending", "response")
@@ -270,7 +270,7 @@ class Batch:
     def _fail_dependants(self) -> None:
         """Refuse each sub-request that depends on a sub-request that the proxy does not send upstream.
 
-        The sub-request may also depend on the missing sub-request indirectly, through other sub-requests.
+        A sub-request can depend on an unsent sub-request indirectly, through other sub-requests.
         """
         failed = {each.part.id for each in self._parts if each.response is not None}
         before = -1

@@ -515,8 +515,8 @@ class Exchange(ExchangeOwner):
     ) -> None:
         """End the exchange: write its records to the spool, and only then send the end of its response.
 
-        Only this method ends an exchange. If the spool cannot store the records, the proxy aborts the
-        connection: no response may be complete without an audit event.
+        Only `_end` ends an exchange. If the spool cannot store the records, the proxy aborts the connection:
+        no response may be complete without an audit event.
         """
         if self._reserved:
             self.release_buffer()

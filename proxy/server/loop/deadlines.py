@@ -1,8 +1,8 @@
 """Check the deadlines of all connections in one regular sweep, without a timer per request.
 
 A connection only writes the monotonic time of its next deadline into an attribute, which costs almost
-nothing. The sweep checks every connection once a second, and a part of the connections at each tick. This
-division prevents a stall of the event loop, which a check of ten thousand connections at once would cause.
+nothing. The sweep checks every connection once a second, and a part of the connections at each tick. A check
+of ten thousand connections at once would stall the event loop.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class BatchedConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         """Process the data that arrived on the connection.
 
-        After that, handle the deadline of the connection if the deadline has not been moved to a later time.
+        If the data has not moved the deadline of the connection to a later time, handle the deadline.
         """
         if self._arrived:
             self.take_arrived()
