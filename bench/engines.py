@@ -108,7 +108,7 @@ def regopy(count: int) -> Callable[[], bool]:
 
 
 def microseconds(decide: Callable[[], bool]) -> float:
-    """Return the microseconds of one decision: the median of several batches, or one slow decision."""
+    """Return the microseconds of one decision: the median of batches, or the first decision if it is slow."""
     started = time.process_time()
     if not decide():
         raise SystemExit("the policy engine denied a request that its rules allow")

@@ -3,8 +3,8 @@
 A store has 400 organisations, 400 rulesets, 4,000 applications and 3,000 proxies, each with 20 heartbeats and
 40 windows of metrics. A control plane, started with the usual command, serves each list of the admin API and
 each page of the console in turn. Another client requests the control plane's health while the control plane
-serves the lists. The longest wait of this client for the health shows how long the control plane served no
-other client.
+serves the lists. The longest wait for a health response shows how long the control plane served no other
+client.
 """
 
 import argparse
@@ -171,7 +171,7 @@ def _metrics(now_ms: int) -> Iterator[tuple[str, str, int, str]]:
 
 
 async def _health(session: aiohttp.ClientSession, url: str, done: asyncio.Event) -> float:
-    """Return the longest wait for a health response, in ms."""
+    """Return the longest time in ms that the control plane took for a response about its health."""
     longest = 0.0
     while not done.is_set():
         begun = time.perf_counter()

@@ -18,7 +18,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """Settings section [SearchIndex] for a search engine, and the process of a server engine."""
+    """Settings section [SearchIndex] for a search engine, and the process id of a server engine."""
 
     kind: str
     url: str = ""

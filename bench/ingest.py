@@ -101,7 +101,10 @@ async def ready(address: str) -> None:
 def one_run(
     directory: Path, port: int, count: int, settings: IndexSettings | None
 ) -> tuple[float, float, float, float]:
-    """Return CPU seconds and elapsed seconds until the last response, and until all events are found."""
+    """Return the CPU seconds and elapsed seconds of one run.
+
+    They are counted until the last response, and until a search finds all events.
+    """
     config = directory / "controlplane.toml"
     config.write_text(
         SETTINGS.format(port=port) + UNLIMITED + (NO_INDEX if settings is None else settings.section)

@@ -58,7 +58,7 @@ def bodies(rig: Rig, pace: Pace) -> Table:
 
 
 def _no_proof(server: Server, peer: Peer) -> None:
-    """Check nothing, because the load itself fails at an unexpected response."""
+    """Check nothing here, because the load client fails at an unexpected response."""
 
 
 def _loader(rig: Rig, path: str, *, upload: bool = False) -> Loader:

@@ -128,7 +128,7 @@ class Server:
         return times
 
     def settle(self) -> None:
-        """Wait until the server has finished the work that the load caused, so that it is measured too."""
+        """Wait until the server has finished the work that the load caused, so that all of it is measured."""
         give_up = time.monotonic() + SETTLE_SECONDS
         before = self._total()
         while time.monotonic() < give_up:

@@ -11,7 +11,7 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Return the time of the host's clock in Unix milliseconds.
 
-        The control plane compares a proxy's X-Timestamp with this time.
+        The control plane compares the X-Timestamp header of a proxy's request with the host's clock.
         """
 
     def steady_ms(self) -> int:

@@ -85,7 +85,7 @@ class IndexWriter:
 
     @property
     def position(self) -> int:
-        """Position of the last event in the index; 0 until the index has responded once."""
+        """Position of the last event in the search index; 0 before the first response of the index."""
         return self._position
 
     @property

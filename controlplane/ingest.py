@@ -171,7 +171,7 @@ def implausible(time_ms: int, received_ms: int) -> Implausible | None:
 
 
 def _marked(raw: bytes, mark: Implausible | None, received_ms: int) -> bytes:
-    """Return the event with two members added at its end, which mark its time as implausible.
+    """Return the event, with two additional members at its end if its time is implausible.
 
     All bytes before the added members stay as the proxy wrote them.
     """

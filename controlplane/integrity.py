@@ -2,8 +2,8 @@
 
 A store that was made by this release has every event in the audit chain from the beginning. The events of an
 earlier release are added to the audit chain once, before the control plane listens for the first time. A text
-that is sealed under the master key records that the earlier release's events were added to the chain. So an
-attacker who can only write the store's file can't present new events as old events.
+that is sealed under the master key records that the events of earlier releases are in the chain. Without the
+master key, an attacker who can write the store's file can't present new events as old events.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Listeners:
         self._sockets = {key: _bound(key, listen, stack) for key, listen in wanted.items()}
 
     def listen(self) -> None:
-        """Listen on all addresses. If one address fails, listen on no address.
+        """Start to listen on all bound addresses. If one address fails, listen on no address.
 
         Connections of clients wait until `serve` is called.
 

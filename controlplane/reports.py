@@ -1,6 +1,6 @@
 """Typed values of the reports that proxies send: heartbeats and metrics.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 
 All JSON members of a report are optional. Each JSON member of a report must have the right type, and each
 number must be plausible. The stored text of a report keeps members that this release does not know.

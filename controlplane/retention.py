@@ -127,9 +127,9 @@ class Retention:
         return purged
 
     async def _held_before(self, org: Org, before_ms: int) -> int:
-        """Return the latest time before which all sinks have the organisation's events, up to `before_ms`.
+        """Return the latest time, at most `before_ms`, before which all sinks have the organisation's events.
 
-        A sink delays the deletion of undelivered events no longer than its setting `HoldDays` says.
+        The setting `HoldDays` of a sink limits how long the sink delays the deletion of undelivered events.
         """
         held_ms = before_ms
         states = await self._store.sink_states() if self._sinks else {}
@@ -168,7 +168,7 @@ class Retention:
     async def _purge_sessions(self) -> None:
         """Delete sign-in sessions that have ended.
 
-        No other clock needs to confirm the end of a session, because ended sessions are refused already.
+        The deletion needs no confirmation by another clock, because ended sessions are already refused.
         """
         now_ms = self._clock.steady_ms()
         before = now_ms - SESSION_MS, now_ms - SESSION_IDLE_MS
@@ -181,7 +181,7 @@ async def agreed_time(store: Store, witnessed: WitnessedTime, clock: Clock) -> i
     A stolen key, or a proxy on a host with a wrong clock, counts as one holder of keys and can't advance the
     agreed time alone. All proxies that enrolled with one enrolment token also count as one holder of keys. If
     several control planes share a database, the clock of the database is the second clock that must agree. If
-    only one holder of keys exists in the fleet, the confirmation of that holder suffices.
+    all proxies together count as one holder of keys, the confirmation of this holder is enough.
     """
     if store.is_shared:
         noted = [each.instance.witnessed_ms for each in await store.running_instances()]

@@ -151,7 +151,10 @@ class _Schemas:
 
 
 def _plain(schema: Any) -> Any:
-    """Return a JSON schema with one-line descriptions. It has no titles, because titles repeat type names."""
+    """Return a JSON schema with one-line descriptions.
+
+    The schema has no titles, because titles repeat type names.
+    """
     if isinstance(schema, dict):
         named = {name: _plain(value) for name, value in schema.items()}
         if isinstance(named.get("title"), str):

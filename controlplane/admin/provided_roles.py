@@ -32,8 +32,9 @@ _OVERAGE: Final = (
 def subject_of(issuer: str, members: Mapping[str, Any]) -> str:
     """Return the permanent identifier of a person at the identity provider.
 
-    Microsoft Entra has a different `sub` for each app registration. The `oid` of a person in Microsoft Entra
-    stays the same if the registration is replaced. Raise SignInFailed if the store can't save the identifier.
+    Microsoft Entra has a different `sub` for each app registration. If the app registration is replaced, the
+    `oid` of a person in Microsoft Entra stays the same. Raise SignInFailed if the store can't save the
+    identifier.
     """
     entra_id = members.get("oid")
     is_used = is_entra(issuer) and isinstance(entra_id, str) and entra_id

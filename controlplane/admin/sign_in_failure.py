@@ -154,7 +154,7 @@ def check_enabled(operator: Operator, details: Mapping[str, str]) -> None:
 def said(text: object) -> str:
     """Return a text from the provider with unsafe characters escaped.
 
-    If a text of the provider is truncated, a mark shows the truncation.
+    If the text is longer than the limit, the end of the returned text states how many characters are missing.
     """
     safe = escaped(text if isinstance(text, str) else repr(text))
     return safe if len(safe) <= _LONGEST else f"{safe[:_LONGEST]}…({len(safe) - _LONGEST} more characters)"

@@ -309,7 +309,7 @@ def _describe(error: Exception) -> Exception:
 async def _filled_index(settings: Settings, store: SqlStore, stack: AsyncExitStack) -> SearchIndex:
     """Return the search index after all accepted events were added to the index.
 
-    The command itself adds events to the index: a server may not be running, or its index writer may be
+    This function adds the events to the index, because no server may be running, or its index writer may be
     behind.
     """
     from controlplane.index_writer import IndexWriter

@@ -184,7 +184,7 @@ def _fleet(wanted: Wanted) -> dict[str, Any]:
 def _without_none(members: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping without the members that are None.
 
-    The member `enabled: true` is left out, because it is the default.
+    The result omits `enabled: true`, because true is the default.
     """
     left_out = ("enabled", True)
     return {key: each for key, each in members.items() if each is not None and (key, each) != left_out}

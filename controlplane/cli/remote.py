@@ -152,7 +152,7 @@ def _no_response(url: str, status: int, doubt: str = "") -> CommandFailed:
 
 
 def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
-    """Return the server's error in the same form as an error of a command that opens the store itself."""
+    """Return the server's error in the form that commands with direct access to the store use."""
     try:
         with error:
             problem = msgspec.json.decode(readable(error.read()), type=_ErrorBody).error

@@ -1,9 +1,9 @@
 """Tables of the command line, fitted to the width of the terminal.
 
 A table never truncates a name, a time, a verdict or a status. If a table is too wide, columns of the table
-are dropped in the order that the layout states. If the remaining columns are still too wide, each row becomes
-a block. In a block, the first columns of a row share one line, and the other columns stand below with their
-titles.
+are dropped in the order that the layout states. If the remaining columns of a table are still too wide, each
+row is printed as a block. In a block, the first columns of a row share one line, and the other columns stand
+below with their titles.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Source(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Proxy address for a code sample. If no address is known, the address is a placeholder."""
+    """Proxy address for a code sample. If no proxy address is known, `address` is a placeholder."""
 
     address: str
     source: Source
@@ -279,7 +279,7 @@ def _switched(app: AppFacts) -> str:
 async def _sample(context: OperationContext, actor: Actor, org_id: str) -> Sample:
     """Return the proxy address for a code sample: an address that one of the proxies reports.
 
-    Without a reported address, make an address from a proxy name that is a host name.
+    If no proxy reports an address, make the address from a proxy name that is a valid host name.
     """
     found = await perform(list_fleet, context, actor, ListFleet(org=org_id, sort="health", limit=20))
     address = next((each.public_base_url for each in found.proxies if each.public_base_url), None)

@@ -55,7 +55,7 @@ def pieces(old: str, new: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
 
 
 def _same_ends(old: Sequence[str], new: Sequence[str]) -> Pair:
-    """Return the number of equal characters or words at the start of two lines, and the number at the end."""
+    """Return how many characters or words are equal at the start of two lines, and how many at the end."""
     most = min(len(old), len(new))
     before = next((at for at in range(most) if old[at] != new[at]), most)
     most -= before

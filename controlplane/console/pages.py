@@ -124,7 +124,7 @@ _ALIASES: Final = {"filter": "q"}  # a parameter of the admin API, and its name 
 def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[str], tuple[str, ...]]:
     """Return the query parameters that the page uses, and a sentence for each unused parameter.
 
-    If the page did not report an unknown query parameter, the parameter would seem to have filtered the page.
+    Without the sentence, an unknown query parameter would seem to have filtered the page.
     """
     if route.members is None or route.method != "GET":
         return MultiDict(query), ()

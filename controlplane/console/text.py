@@ -134,8 +134,8 @@ def interval(start_ms: int, end_ms: int, zone: tzinfo = UTC) -> str:
 def clock_mark(ms: int, step_ms: int, span_ms: int, zone: tzinfo = UTC) -> str:
     """Return the label of a time on an axis, such as `14:30`, `Nov 21` or `2026-11`.
 
-    The form of the label depends on `step_ms`, the distance between two marks of the axis. If the distance
-    between two marks is 0, the label is the name of the time zone.
+    The form of the label depends on `step_ms`, the distance between two marks of the axis. If `step_ms` is 0,
+    the label is the name of the time zone.
     """
     moment = local(ms, zone)
     if not step_ms:

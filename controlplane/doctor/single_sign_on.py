@@ -54,7 +54,10 @@ def single_sign_on(settings: Settings) -> list[Finding]:
 
 
 def roles_from_groups(settings: Settings) -> list[Finding]:
-    """Find role mappings to unknown organisations. Check that an admin can sign in without single sign-on."""
+    """Find role mappings that name unknown organisations.
+
+    Check that an admin can sign in without single sign-on.
+    """
     if not settings.console.oidc_roles:
         return []
     try:

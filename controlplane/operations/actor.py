@@ -52,7 +52,7 @@ class Actor:
 
     @property
     def sees(self) -> frozenset[str] | None:
-        """Return the organisations that the actor may view. None stands for every organisation."""
+        """Return the organisations that the actor may view. The result None means every organisation."""
         return None if EVERY_ORG in self.roles else frozenset(self.roles)
 
     def require(self, role: Role, org_id: str | None) -> None:

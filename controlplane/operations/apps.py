@@ -165,7 +165,7 @@ class RotateSecret(AppReference):
 
 @operation("app.add", "POST", "/apps")
 async def add(context: OperationContext, actor: Actor, request: AddApp) -> NewApp:
-    """Add an app and its client secret.
+    """Add an app, and a client secret unless `secret` is false.
 
     The response shows the secret only once.
     """

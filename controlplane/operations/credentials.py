@@ -248,7 +248,7 @@ async def list_ending(context: OperationContext, actor: Actor, request: ListEndi
 async def end(context: OperationContext, actor: Actor, request: EndCredential) -> AddedCredential:
     """Set the time when a credential ends.
 
-    If the credential is a client secret, older secrets of the app end no later than this time.
+    If the credential is a client secret, each older secret of the app ends at the same time or earlier.
     """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     held = await _held(context, app, request.credential)
@@ -275,7 +275,7 @@ async def remove(context: OperationContext, actor: Actor, request: CredentialRef
 
 
 def state_at(ends_ms: int | None, now_ms: int) -> State:
-    """Compute the state of a credential from the time when the credential ends.
+    """Return the state of a credential at `now_ms`: `valid`, `soon` (it expires soon) or `ended`.
 
     The end time decides the state of client secrets, public keys, certificates and federated credentials
     alike.

@@ -20,8 +20,8 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 def edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> list[int]:
     """Return the starts of the intervals that cover the period, and the end of the last interval.
 
-    A day of a time zone with a clock change has 23 or 25 hours. An interval that contains a change to or from
-    summer time is an hour shorter or longer than the others.
+    A day of a time zone with a clock change has 23 or 25 hours. An interval with a change to or from summer
+    time is one hour shorter or longer than the other intervals.
     """
     if zone is UTC or interval_ms <= QUARTER_MS:
         first = from_ms // interval_ms * interval_ms

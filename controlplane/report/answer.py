@@ -217,7 +217,7 @@ class Span:
 
     @property
     def place(self) -> str:
-        """Return the end of a sentence, which names the organisation and the period.
+        """Return the end of a sentence in the report: the organisation and the period.
 
         If a report has several statements, the line above the statements gives the start and end of the
         period.

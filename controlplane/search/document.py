@@ -102,7 +102,7 @@ _MOST_WORDS: Final = 256  # largest number of words of one field
 
 
 def text_words(values: dict[str, Value]) -> list[list[str]]:
-    """Return the words by which a search for free text finds an event.
+    """Return the words of each text of an event, by which a free-text search can find the event.
 
     Each text of the event has its own list, so that no phrase is found across two texts.
     """

@@ -269,9 +269,8 @@ def newest(
 ) -> tuple[Bodies, list[Key], Key | None]:
     """Return a reader of event texts, the keys of the newest matches, and the key of the next page.
 
-    Also return the key from which the next page continues, or None if the search finished within its time
-    limit. A search continues after its time limit until it has examined at least one event, so that paging
-    comes to an end.
+    The key of the next page is None if the search finished within its time limit. A search continues after
+    its time limit until it has examined at least one event, so that paging comes to an end.
     """
     search = Search(reader, query, before)
     rows, left = newest_rows(search, (), limit, before or _END)

@@ -52,7 +52,7 @@ _OPEN_ENDS: Final = ("/", "(")  # last characters of a folder that contains long
 
 
 class Untold(Exception):
-    """Error because the index row of an event is not enough to evaluate the filter term."""
+    """Error because the index row of an event lacks a value that the search term compares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def tokens_of(terms: Iterable[Term], codes: Codes) -> Tokens:
 
 
 def is_one_word(term: Term) -> TypeGuard[TextTerm]:
-    """Return True if one FTS5 token alone decides which events match the term."""
+    """Return True if one FTS5 token is enough to decide which events match the search term."""
     return isinstance(term, TextTerm) and len(term.words) == 1
 
 
@@ -138,7 +138,7 @@ def _required(term: FieldTerm | HasTerm, codes: Codes) -> list[str]:
 
 
 def _of_match(name: str, match: Match) -> list[str]:
-    """Return the FTS5 tokens that an event has if the match accepts the event's value of this field.
+    """Return the FTS5 tokens that every event has if its value of the field `name` fits `match`.
 
     Return an empty list if the index has no token for the match, or if its tokens would exclude only few
     events.
@@ -182,7 +182,7 @@ def _words(term: TextTerm) -> list[str]:
 
 
 def _in_value(match: Match) -> list[str]:
-    """Return the words that a path or query contains whenever the match accepts it."""
+    """Return FTS5 tokens for words that every matching path or query contains."""
     if isinstance(match, Between):
         return []
     pieces = match.pieces if isinstance(match, Like) else (unquote(match.text),)

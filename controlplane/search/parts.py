@@ -3,8 +3,8 @@
 When retention has removed the last event of an index part, the tables of this part are dropped.
 
 Each part of the search index holds the events of about a million consecutive positions. The index key of an
-event consists of the event's time and the low bits of its position. So if events are sorted by their index
-keys, they have the order of the result pages. Each part of the index has four tables: rows (one row for each
+event consists of the event's time and the low bits of its position. The order of the index keys is therefore
+the order of events on the result pages. Each part of the index has four tables: rows (one row for each
 event), words (FTS5 tokens without positions), codes (a dictionary) and counts.
 """
 
@@ -251,8 +251,8 @@ def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
 def _drop_empty_parts(db: sqlite3.Connection) -> None:
     """Drop the tables of index parts that have no events.
 
-    Retention keeps the newest part of the index even if this part is empty. So the number of a part always
-    belongs to the same dictionary.
+    Retention keeps the newest part of the index even if this part is empty. A part number therefore always
+    refers to the same dictionary.
     """
     names = db.execute(
         "SELECT substr(name, 6) FROM sqlite_schema WHERE name GLOB 'rows_*'"

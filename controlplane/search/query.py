@@ -1,4 +1,4 @@
-"""The filter grammar: the text that an operator types, as plain values that every search index uses.
+"""The grammar of search filters, and a parser from filter text to values that every search index uses.
 
     filter = *( term separated by white space )            all terms must hold
     term   = [ "-" ] ( field ":" value *( "," value ) / text )
@@ -113,7 +113,7 @@ class Exactly:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Search match that accepts a value with these pieces in this order and any text between the pieces."""
+    """Condition of a search: a value must contain these pieces in this order, with any text between them."""
 
     pieces: tuple[str, ...]
 
@@ -186,7 +186,7 @@ _RESOLVED: Final = frozenset({"org", "proxy", "app"})
 
 
 def fold(text: str) -> str:
-    """Return the text with A-Z in lower case. All search indexes fold only the letters A-Z."""
+    """Return the text with the letters A-Z in lower case. All search indexes fold only the letters A-Z."""
     return text.lower() if text.isascii() else text.encode().lower().decode()
 
 

@@ -41,7 +41,7 @@ class ConsumerStore(OutboxStore, SinkStore, ArchiveSource, Protocol):
 
 
 class _CursorMoved(Exception):
-    """An operator, or a new leader among the control planes, moved the cursor of the sink."""
+    """Error because an operator, or a control plane that became the leader, moved the sink's cursor."""
 
 
 class Consumer:

@@ -35,7 +35,7 @@ class ChainTables:
         return Chain(self._chain_key, self._clock.wall_ms())
 
     async def adopt_blocks(self, org_id: str) -> int:
-        """Add the next blocks to the audit chain that an earlier release stored without a chain.
+        """Add to the audit chain the next blocks of events that an earlier release stored without a chain.
 
         Return the number of events in the added blocks.
         """
@@ -66,7 +66,7 @@ class ChainTables:
         return found if found is not None and found.record.number == number else None
 
     async def chain_receipts(self, org_id: str, after: int, last: int) -> tuple[int, int] | None:
-        """Return the first and the last receipt time of the blocks in a range of links, or None."""
+        """Return the receipt times of the first and last block of events in a range of chain links."""
         said = (
             "SELECT chained_ms FROM chain"
             " WHERE org_id = ? AND number > ? AND number <= ? AND kind <> 'purge' ORDER BY number"

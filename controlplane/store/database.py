@@ -161,7 +161,8 @@ class Database(Protocol):
     async def newest_position(self) -> int:
         """Return the position of the newest event that a reader of the database can see.
 
-        If retention has purged the newest event, the result may be a position after the last stored event.
+        If retention has purged the newest event, the returned position may be higher than the position of the
+        last stored event.
         """
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Database interface on an open transaction, so that several changes are committed together."""
+"""Database interface that runs all jobs in one open transaction, which commits their changes together."""
 
 from __future__ import annotations
 

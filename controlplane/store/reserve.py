@@ -23,7 +23,7 @@ _PLENTY: Final = 4 * SIZE
 
 
 def missing_bytes(database: Path) -> int:
-    """Return the number of bytes that a database's reserve lacks to its full size."""
+    """Return by how many bytes a database's reserve is smaller than its full size."""
     try:
         return max(0, SIZE - _reserve_of(database).stat(follow_symlinks=False).st_size)
     except OSError:

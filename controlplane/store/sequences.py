@@ -1,6 +1,6 @@
 """Received sequence numbers, stored as the highest number and the gaps below it.
 
-The code of this module does no I/O itself.
+The functions in this module do no input or output.
 """
 
 from __future__ import annotations

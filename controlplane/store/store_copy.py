@@ -1,10 +1,10 @@
 """Copy of a SQLite store into a PostgreSQL database. An interrupted copy can be continued.
 
 Large tables are copied first, in the order of their keys, in many transactions. The last key of a table in
-the PostgreSQL database shows where an interrupted copy continues. The tables that are not large are copied
-together in one transaction. The table `store_copy` marks a database as unfinished, so that no control plane
-opens it. The mark in `store_copy` also describes the state of the SQLite file when the copy began. So an
-interrupted copy can't continue with a different SQLite file, or with a file that has changed.
+the PostgreSQL database shows where an interrupted copy continues. The small tables are copied together in one
+transaction. The table `store_copy` marks a database as unfinished, so that no control plane opens it. The
+mark in `store_copy` also describes the state of the SQLite file when the copy began. Because of this
+description, an interrupted copy can't continue with a different or changed SQLite file.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _columns(source: sqlite3.Connection, table: str) -> list[str]:
 def _write(
     target: _Target, table: str, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]
 ) -> tuple[int, tuple[Any, ...] | None]:
-    """Write the rows to the table, and return the number of rows and the last row."""
+    """Write the rows to the table. Return how many rows were written, and the last of these rows."""
     count, last = 0, None
     with target.cursor().copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode()) as copy:
         for row in rows:

@@ -1,4 +1,4 @@
-"""Find the hidden properties that a query probes."""
+"""Find the hidden properties that a query names, and whose values the result would reveal."""
 
 from __future__ import annotations
 

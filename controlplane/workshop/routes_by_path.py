@@ -30,9 +30,9 @@ def thing_by_path(path: str, pattern: Pattern) -> NamedThing | None:
 
 
 def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-    """Yield the routes to a schema element that need no schema, for the methods of a rule.
+    """Yield the routes to a schema element that its path reveals without a schema, for a rule's methods.
 
-    An empty set of methods means all methods.
+    If `methods` is empty, the rule applies to all HTTP methods.
     """
     prefix, address = named.prefix, named.address
     reads, writes = not methods or bool(methods & READS), not methods or bool(methods & frozenset(WRITES))

@@ -216,8 +216,8 @@ class Observations:
     ) -> None:
         """Add a recorded request that the rules must allow, with the requests that it implies.
 
-        `transforms` contains the names of the transforms that filtered the recorded response. An empty
-        `transforms` means that the application received a complete response, unless the request was blocked.
+        `transforms` contains the names of the transforms that filtered the recorded response. If `transforms`
+        is empty, the application received the complete response, unless the proxy blocked the request.
         """
         self.count += 1
         if is_cut(target) or any(map(is_cut, transforms)):
@@ -400,8 +400,8 @@ def suggest(
     `about` contains the lines of the comment at the start of the ruleset. `filters` contains a filter for
     each pair of a path pattern and an HTTP method. These filters apply in addition to the filters of the
     recorded responses. If each recorded body is known, `members` contains the members of all bodies for a
-    pattern and method. The rules of the patterns in `unguarded` get no query guard. The comment at the start
-    of the ruleset says that the suggestion leaves out the requests in `blocked`.
+    pattern and method. A rule with a path pattern in `unguarded` gets no query guard. The comment at the
+    start of the ruleset says that the suggestion leaves out the requests in `blocked`.
 
     A filter also blocks paths and queries that name a hidden property. Evaluate the suggested ruleset on the
     same traffic, and call `suggest` again with the results of `Blocked`. Repeat this evaluation and the call
@@ -424,9 +424,9 @@ def suggest(
 class Blocked:
     """Counts the recorded requests that a suggested ruleset blocks by mistake, because of one of its filters.
 
-    A suggested rule loses its query guard if the guard would block an allowed query. The rule never loses its
-    filter, because without a filter it would show more than the recorded responses. If a filter blocks a
-    recorded request, the suggestion leaves out this request.
+    If the query guard of a suggested rule would block an allowed query, the rule loses its query guard. The
+    rule never loses its filter, because without a filter it would show more than the recorded responses. If a
+    filter blocks a recorded request, the suggestion leaves out this request.
     """
 
     def __init__(self, found: Suggestion) -> None:
@@ -532,7 +532,9 @@ def _methods(seen: Iterable[str]) -> tuple[str, ...]:
 
 
 def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
-    """Return the suggested rules. The paths of a resource that get the same rule share one rule.
+    """Return the suggested rules for the recorded paths.
+
+    The paths of a resource that get the same rule share one rule.
 
     If the order of rules matters, a rule with a fixed segment comes before a rule with a parameter in that
     segment. The suggested ruleset has a rule for deeper paths before the rule for their parent path. If the

@@ -70,7 +70,7 @@ class SyncRefused(Exception):
 class _Older(Exception):
     """Error because a sync response is older than the active rules.
 
-    An emergency stop in that response may be lifted already.
+    An emergency stop in the older response may be lifted already.
     """
 
 
@@ -184,7 +184,7 @@ class Sync:
     async def once(self) -> bool:
         """Try once to sync with the control plane.
 
-        Return True if the control plane confirms the active rules now.
+        Return True if the control plane confirmed the active rules in this sync.
         """
         try:
             held, response = await self._ask()
@@ -249,7 +249,7 @@ class Sync:
     async def _written_with(self, held: Snapshot, stops: Stops) -> Snapshot | None:
         """Write the snapshot `held` to disk, with `stops` as its emergency stops.
 
-        Return None if the disk is full or can't be written.
+        Return None if the snapshot can't be written, for example because the disk is full.
         """
         # Remove the ETag: a 304 would confirm rules without this stop.
         stopping = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops, etag=None)
@@ -320,8 +320,9 @@ class Sync:
     def _is_proved(self, held: Snapshot, response: Response) -> bool:
         """Return True if the signature of the 304 response is sufficient proof that the rules are unchanged.
 
-        An earlier signed response stated that the control plane signs the version in each 304 response. An
-        intermediary can't remove this statement, because the earlier response is signed.
+        A control plane that signs the version in each 304 response stated this in an earlier signed response.
+        An intermediary can't remove this statement from the earlier response, because that response is
+        signed.
         """
         if not response.is_signed:
             return False
@@ -554,7 +555,7 @@ def _require_schemas(delivered: SyncRuleset, ruleset: Ruleset) -> None:
 
 
 def _by_its_age(snapshot: Snapshot, now: float) -> float:
-    """Return when the control plane confirmed the snapshot, on the monotonic clock."""
+    """Return the monotonic time at which the control plane confirmed the snapshot."""
     return time.monotonic() - snapshot.age_at(now)
 
 

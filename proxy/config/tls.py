@@ -37,9 +37,9 @@ def server_tls(
 
     Raise OSError, or its subclass ssl.SSLError, if a file can't be loaded, for example an encrypted key.
 
-    With `ask_for_certificate`, the server requests a certificate from each client. A client without a
-    certificate is accepted. If a client's certificate is not among the trust anchors of the context, the
-    handshake fails.
+    If `ask_for_certificate` is True, the server requests a certificate from each client. The server also
+    accepts a client that sends no certificate. If a client sends a certificate that is not among the trust
+    anchors of the context, the handshake fails.
     """
     for file in (cert_file, key_file):
         if file is not None:
@@ -97,7 +97,7 @@ def problem_of_authorities(ca_file: Path) -> str:
 def problem_of(load: Callable[[], object]) -> str:
     """Describe why certificates or keys can't be loaded, for the setting's error line.
 
-    Empty without an error.
+    Return an empty text if the certificates or keys can be loaded.
     """
     try:
         load()

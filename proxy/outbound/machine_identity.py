@@ -38,7 +38,7 @@ class ManagedIdentity:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadIdentity:
-    """Entra application that trusts a token file. A platform such as Kubernetes writes this file."""
+    """Entra application that trusts a token file. A platform such as Kubernetes writes the token file."""
 
     tenant_id: str
     client_id: str

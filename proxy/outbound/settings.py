@@ -110,8 +110,8 @@ def _refuse_unusable(variable: str, proxy_url: str) -> None:
 def _bypasses(text: str) -> tuple[tuple[Bypass, ...], list[str]]:
     """Return the entries of the variable `NO_PROXY`, and a problem for each entry that can't be parsed.
 
-    Other programs use the variable `NO_PROXY` too. So the program starts even if an entry of `NO_PROXY` is
-    unreadable.
+    Other programs use the variable `NO_PROXY` too. An unreadable entry of `NO_PROXY` therefore does not
+    prevent the start of the program.
     """
     found, problems = [], []
     for each in filter(None, _BETWEEN.split(text)):

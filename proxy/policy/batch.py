@@ -365,7 +365,7 @@ def _part(entry: _Entry, version: str, bases: tuple[str, ...]) -> BatchPart:
 
 
 def _header_cuts(entry: _Entry, names: Set[str]) -> list[tuple[int, int, bytes]]:
-    """Return the text ranges to cut out, so that no header with one of the given names remains."""
+    """Return the text edits that remove the headers in `names` from an entry of the batch."""
     where = entry.members.get("headers")
     if where is None or entry.text("headers") is None:
         return []
@@ -467,8 +467,8 @@ def _relative_url(url: str, version: str, bases: tuple[str, ...]) -> str:
 def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
     """Return the part of a sub-request's absolute `url` after the API version.
 
-    Host and port may be spelled differently from a base address, as in links of responses. A sub-request is
-    sent to the upstream in any case, even if its `url` spells the host differently.
+    The host and port in `url` may be spelled differently from a base address, as in links of responses. The
+    proxy always sends a sub-request to the upstream, even if the `url` spells the host differently.
     """
     given = parse_address(url)
     for base in bases:

@@ -30,7 +30,7 @@ class BoundedMemo(Generic[K, V]):
 
     To read a result from the memo, callers use the plain dictionary `entries`. To store a result in the memo,
     callers use the method `keep`. `longest_key` is the greatest length (`len`) of a key that the memo stores.
-    `longest_key` is None if all keys of the memo are short.
+    If all keys of the memo are short, `longest_key` is None, and the memo does not check their length.
     """
 
     __slots__ = ("_longest_key", "_when_full", "entries", "limit")

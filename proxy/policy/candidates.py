@@ -1,4 +1,4 @@
-"""Choose a rule's step for a path: the usual step, or the step that blocks access to a hidden property."""
+"""Choose the evaluation step of a rule for a path: the usual step, or one that blocks a hidden property."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def may_open(name: Name, method: str) -> bool:
 
 
 def _is_key(name: Name, at: int) -> bool:
-    """Return True if the path segment is an id or the path of a file, regardless of the segment's text."""
+    """Return True if the segment's position shows that it is an id or a file path, regardless of its text."""
     return at in name.keys or name.folded[at - 1] == ITEMS
 
 
@@ -120,13 +120,13 @@ def opens_any_drive(name: Name) -> bool:
 
 
 def handed_over(names: Iterable[Name]) -> dict[str, str]:
-    """Map each operation that returns a content address to the HTTP method for that address."""
+    """Return each operation that returns a content address, with the HTTP method to use at the address."""
     found = [_HANDED_OVER.get(name.folded[-1]) for name in names]
     return {operation: method for each in found if each is not None for operation, method in (each,)}
 
 
 def addresses_within(names: Iterable[Name]) -> tuple[str, ...]:
-    """Return the paths of the properties in which responses to these requests have content addresses."""
+    """Return the paths of the properties that contain content addresses in responses to these requests."""
     words = {word for name in names for word in name.folded}
     paths: dict[str, None] = {}
     for address in GRAPH_FACTS.addresses:

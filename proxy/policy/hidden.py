@@ -34,7 +34,7 @@ class HiddenProperties:
     def words(self) -> set[str]:
         """Return the words of a path that affect the results of `named_below`, `named_within` and `lists`.
 
-        The results also depend on `$value` and on a dollar sign at the start of a path word.
+        The results also depend on the segment `$value`, and on a `$` at the start of a segment.
         """
         words = {word for path in (*self._strip, *(self._allow or ())) for word in path}
         return words | {_BATCH} if self.keeps_items else words
@@ -63,7 +63,7 @@ class HiddenProperties:
         return Naming.NOTHING if any(self._is_listed(tail) for tail in tails) else Naming.HIDDEN
 
     def lists(self, path: Path) -> bool:
-        """Return True if the filter's allow list contains the end of `path`."""
+        """Return True if the filter's allow list contains a property that the end of `path` names."""
         return any(self._is_listed(path[at:]) for at in range(len(path)))
 
     def _is_listed(self, tail: Path) -> bool:

@@ -188,7 +188,7 @@ class _Cutting:
         return all(each.test(read(item, each.path, each.looks)) == YES for each in place.tests)
 
     def _cut(self, spans: list[tuple[int, int]], kept: list[bool]) -> None:
-        """Cut out the array elements or members that the filter removes, each with one comma."""
+        """Remove the array elements or members that the filter does not keep, each with one comma."""
         last_kept = -1
         for at, stays in enumerate(kept):
             if stays:

@@ -101,7 +101,7 @@ class Meaning(NamedTuple):
 
 
 def by_own_words(meaning: Meaning) -> Meaning:
-    """Return the same interpretation of a segment in a form that only literal segments of rules match."""
+    """Return the interpretation in a form that only literal segments of rules can match."""
     return Meaning(
         meaning.kind,
         tuple(tuple(Part(part.folded, None, part.is_key) for part in name) for name in meaning.names),
@@ -226,7 +226,7 @@ def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
 
 
 class ColonForm(NamedTuple):
-    """One name of a path in which a file path stands between colons, such as `root:/a/b:`."""
+    """One form of a path that contains a file path between colons, such as `root:/a/b:`."""
 
     texts: list[str]
     files: frozenset[int]  # positions of segments that name files
@@ -234,7 +234,9 @@ class ColonForm(NamedTuple):
 
 
 def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
-    """Return each name of a path with file paths between colons, such as `/root:/a/b:/content`.
+    """Return the forms in which rules can name a path with file paths between colons.
+
+    An example of the path is `/root:/a/b:/content`.
 
     Rules treat a drive item addressed by its path like a drive item addressed by its id. So
     `root:/a/b:/content` and `items/x:/a/b:/content` count as names of `items/{id}/content`.
@@ -310,7 +312,10 @@ def without_matrix_parameters(segments: Sequence[str]) -> list[str]:
 
 
 def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield groups of path segments. If parentheses span several segments, these segments form one group."""
+    """Yield the path segments in groups of one or more segments.
+
+    If parentheses span several segments, these segments form one group.
+    """
     at = attempts = 0
     while at < len(segments):
         end = at + 1

@@ -80,7 +80,10 @@ def shapes_of(method: str, target: Target) -> list[Shaped] | None:
 
 
 def looks_like_id(text: str) -> bool:
-    """Return True for a GUID, a number, a mail address, or other text that is not the name of a resource."""
+    """Return True if the text looks like an object id, such as a GUID, and not like a resource name.
+
+    Numbers and mail addresses also look like object ids.
+    """
     if _NAME.fullmatch(text) is None:
         return True
     digits = sum(char.isdecimal() for char in text)

@@ -224,9 +224,10 @@ def _is_allowed(path: Path, tree: _Tree, *, in_part: bool) -> bool:
 
 
 def _leads_through(path: Path, stripped: Path) -> bool:
-    """Return whether the property path contains the given words in this order, with any words in between.
+    """Return True if the property path contains the words of `stripped` in their order.
 
-    A query may reach the same object through different relations.
+    Other words are allowed between the words of `stripped`, because a query can reach an object through
+    different relations.
     """
     parts = iter(path)
     return all(word in parts for word in stripped)

@@ -107,11 +107,11 @@ class RuleFinder:
 
     @property
     def word(self) -> Callable[[str], str | None]:
-        """Function that returns a path segment if a rule or a schema contains it, or None otherwise."""
+        """Function that returns a path segment if a rule or the schema contains it; otherwise None."""
         return self._word_of if self._of_things else self._words.get
 
     def known(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the segments below a path, with one placeholder for all segments that no rule contains."""
+        """Return the given path segments, with a placeholder for each segment that no rule contains."""
         word = self.word
         return tuple([each if each in _ANY_SEGMENTS else word(each) or "/" for each in words])
 
@@ -189,7 +189,10 @@ class RuleFinder:
     # Implied requests
 
     def plan_of_search(self, searched: str) -> Plan:
-        """Return the plan of all rules that block or filter possible results of a search, of any owner."""
+        """Return the evaluation plan with all rules that block or filter objects that a search may find.
+
+        The found objects may belong to any owner.
+        """
         found = self._wanted(SEARCHED.get(searched) or Searched(frozenset((searched, f"{searched}s"))))
         for index, transforms in self.things.finds(searched):
             entry = self._of_things[index]
@@ -200,7 +203,7 @@ class RuleFinder:
         return _plan_of_found(found)
 
     def plan_of_any_drive(self) -> Plan:
-        """Return the plan of the rules that block or filter the content of a drive item in any drive."""
+        """Return the evaluation plan with the rules that block or filter item content in any drive."""
         return _plan_of_found(self._content_of_any_drive())
 
     def _content_of_any_drive(self) -> dict[int, Candidate]:
@@ -251,7 +254,7 @@ class RuleFinder:
         return Opening(cause, method, tuple(suffixes), of_any_drive, effect)
 
     def _spells_out(self, method: str, readings: Sequence[Reading], suffix: Suffix) -> bool:
-        """Return True if a rule that blocks or filters may spell out a request path extended by `suffix`."""
+        """Return True if a rule that blocks or filters may literally name the request path plus `suffix`."""
         for reading in readings_below(readings, suffix):
             for name in reading.names:
                 found, above, perhaps = self.tree.find_any(name)
@@ -275,7 +278,7 @@ class RuleFinder:
         return _BelowThings(words, stricter | self._names_of_things, self.things, names)
 
     def fitting(self, implied: Implied) -> Implied:
-        """Return an implied request without the addresses that fit the schema worse than its best address."""
+        """Return an implied request with only those of its addresses that fit the schema best."""
         if not self._of_things or len(implied.ways) < 2:
             return implied
         fits = [self._fit(way) for way in implied.ways]
@@ -393,7 +396,7 @@ class RuleFinder:
 
 
 class _BelowThings(Below):
-    """Path segments below an address, for a service whose schema declares the relations of each type."""
+    """Path segments that can follow a path, for a schema that declares the relations of each type."""
 
     def __init__(
         self, words: Set[str], stricter_words: Set[str], things: ThingRules, names: tuple[Name, ...]
@@ -425,7 +428,7 @@ def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
 
 
 class _BodyOf(Enum):
-    """Kinds of request bodies. A body of some kinds implies further requests."""
+    """Kinds of request bodies. Bodies of some kinds imply further requests, which the rules evaluate too."""
 
     NOTHING = "nothing that matters"
     ENTITY = "an entity, which may name relations"
@@ -601,7 +604,7 @@ def _opens(candidate: Candidate, reading: Reading) -> bool:
 
 
 def _spells(entry: Entry, reading: Reading) -> bool:
-    """Return True if a rule that blocks or filters spells out segments below the address of the request."""
+    """Return True if a rule blocks or filters, and literally names a segment below the request's address."""
     if entry.compiled.rule.verdict not in ("block", "filter"):
         return False
     segments = entry.pattern.segments

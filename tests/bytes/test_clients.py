@@ -586,7 +586,7 @@ async def test_a_response_that_said_close_is_the_last_though_the_body_comes_whol
 
 
 async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(tmp_path: Path) -> None:
-    """The proxy computes the client's rate from the client's bytes, including the bytes before the pause."""
+    """The proxy computes the rate of a slow client from its whole body, with the bytes before the pause."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()

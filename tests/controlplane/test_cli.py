@@ -383,7 +383,7 @@ def test_the_sample_settings_run_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_missing_events_are_named(config: Path) -> None:
-    """A gap in the audit trail follows from the event numbers that arrived and the highest one reported."""
+    """The event numbers that are missing below the highest reported number are gaps in the audit trail."""
     org = facts(config, "org", "add", "acme")["orgId"]
     proxy = facts(config, "proxy", "add", "edge-1", "--org", "acme")["proxyId"]
     _sql(

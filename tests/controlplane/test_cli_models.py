@@ -33,7 +33,10 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def changed(tmp_path: Path) -> Path:
-    """Return the small schema with a changed relation, one more type and one operation less."""
+    """Return a file with a changed form of the small schema.
+
+    A relation, a property, a type and an operation differ.
+    """
     text = SMALL.decode()
     for old, new in (
         ('Name="messages" Type="Collection(mail.message)"', 'Name="mails" Type="Collection(mail.message)"'),

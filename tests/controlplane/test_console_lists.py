@@ -30,7 +30,7 @@ async def _link(visitor: Visitor, path: str, text: str) -> str:
 
 @pytest.fixture
 async def visitor_of(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> Plane:
-    """Sign in to a console whose lists have pages of two rows.
+    """Sign in to a console whose lists show two rows on each page.
 
     Each organisation has its own ruleset, application, proxy and operator.
     """

@@ -66,7 +66,7 @@ async def read(store: PostgresStore, position: int = 0) -> list[str]:
 
 
 async def test_no_event_appears_behind_a_reader(two: tuple[PostgresStore, PostgresStore]) -> None:
-    """The delayed batch gets its positions before the other batch, but is committed after it."""
+    """A delayed batch gets its positions before another batch, but is committed after that batch."""
     slow, other = two
     has_position, may_end = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Two organisations whose rulesets and applications have the same names."""
+"""Two organisations for tests. The rulesets and applications of both organisations have the same names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The whole system on one machine: real control plane and proxy processes, fake servers in this process.
 
 `async with System(directory) as system` provides addresses, the applications and their credentials, and the
-command line. The demo and the tests that need the whole system run this system.
+command line. The demo and the tests that need a whole system run `System`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIGNING_KEY: Final = "fake~signing~key~of~the~fleet~0001"
 
 
 class SystemFailedError(Exception):
-    """A program of the test system did not start, or a command failed.
+    """Error because a program of the test system did not start, or because a command failed.
 
     The error's text names the program or command and contains the end of the log.
     """

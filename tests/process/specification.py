@@ -122,7 +122,7 @@ def read_reply(connection: socket.socket, method: str = "GET") -> Reply:
 
 
 def until(condition: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
-    """Call the condition until it returns a true value, and return that value."""
+    """Call `condition` repeatedly until it returns a true value, and return this value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never came"

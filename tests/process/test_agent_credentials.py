@@ -154,7 +154,7 @@ async def test_an_error_that_nobody_foresaw_is_a_failure_that_quotes_nothing(
 async def test_a_clock_that_jumps_neither_takes_a_token_away_nor_lengthens_its_life(
     hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a worker receives a token after a clock jump, it computes the token's end with the new clock."""
+    """If a worker receives a token after a clock jump, it computes the token's end by the new clock."""
     monkeypatch.setattr("proxy.agent.credentials.manager._LONGEST_SLEEP", 0.01)
     jump = 0.0
 

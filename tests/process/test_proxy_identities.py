@@ -34,7 +34,7 @@ class Several:
     reloads: int = 0
 
     def reload(self, *tables: str) -> None:
-        """Reload the proxy with its first settings file and the tables in `tables` added."""
+        """Reload the proxy with its first settings file plus the TOML tables in `tables`."""
         self.begin_reload(*tables)
         self.end_reload()
 

@@ -646,7 +646,7 @@ def test_seq_counts_without_a_gap(reported: FakeControlPlane) -> None:
 
 
 def test_reason_is_one_of_a_documented_list(reported: FakeControlPlane) -> None:
-    """The member `reason` contains one code from a closed, documented list."""
+    """The member `reason` of an audit event contains one code from a documented, closed list."""
     page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text("utf-8")
     documented = set(re.findall(r"^### Reason (\w+)$", page, re.MULTILINE))
     assert {each["reason"] for each in reported.events["org-1"]} <= documented

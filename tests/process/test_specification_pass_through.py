@@ -133,7 +133,10 @@ def test_no_scope_parameter_is_part_of_the_request_and_one_is_ignored(live: Live
 
 @pytest.mark.parametrize("secret", ["its secret", "wrong", "", "\u00e9\x00"])
 def test_a_secret_that_does_not_match_is_401(live: Live, secret: str) -> None:
-    """The secret is compared with the app identity's stored hash; a mismatch gets 401 invalid_client."""
+    """The proxy compares the client secret with the stored hash of the app identity.
+
+    A mismatch gets 401 invalid_client.
+    """
     reply = live.form({**live.credentials("crm"), "client_secret": secret})
     assert (reply.status, reply.json["error"]) == (401, "invalid_client")
     assert isinstance(reply.json["error_description"], str)
@@ -378,7 +381,7 @@ def test_a_token_dies_when_its_app_is_disabled_on_an_open_connection_too(live: L
 
 
 def test_method_target_headers_and_body_reach_the_upstream_byte_for_byte(live: Live) -> None:
-    """The method, target, headers and body of a request reach the upstream unchanged.
+    """The upstream receives the method, target, body and forwarded headers of a request unchanged.
 
     Names of forwarded headers keep their case and order. The proxy replaces Authorization and Host, drops
     hop-by-hop headers, and adds no header.
@@ -592,7 +595,7 @@ def test_evaluation_happens_after_the_upstream_call_too(live: Live) -> None:
 
 
 def test_filter_strips_properties(live: Live) -> None:
-    """The transform `strip_properties` is a blacklist.
+    """The transform `strip_properties` removes the listed properties from a response.
 
     Properties that are not listed keep their exact text.
     """

@@ -197,7 +197,7 @@ def test_an_allowed_annotation_still_lacks_what_is_stripped_within_it() -> None:
 
 
 def test_objects_with_few_of_very_many_names_are_read_rather_than_learned() -> None:
-    """A plan for objects with all of these names would need memory for each name in every object."""
+    """The filter must not keep a plan for objects with very many names, which would need too much memory."""
     items = ",".join(f'{{"n{at % 500}":1}}' for at in range(5000))
     body = f'{{"value":[{items}]}}'.encode()
     compiled = stripping("n7")

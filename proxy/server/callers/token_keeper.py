@@ -47,7 +47,10 @@ class TokenSettings:
 
 
 def kid_of(key: bytes) -> str:
-    """Return an identifier of the key. The identifier is a digest, so it does not reveal the signing key."""
+    """Return the identifier of a signing key, for the `kid` in token headers.
+
+    The identifier is a digest, so it does not reveal the signing key.
+    """
     return hashlib.sha256(b"graphward-kid:" + key).hexdigest()[:16]
 
 
@@ -145,8 +148,8 @@ class TokenKeeper:
     ) -> str:
         """Return a new token for the caller.
 
-        A token names the credential that its caller used. If this credential is a client secret, the token
-        does not name it.
+        A token names the credential that its caller used. If the caller proved its identity with a client
+        secret, the token does not name the credential.
         """
         issued = int(now)
         settings = self._settings

@@ -85,8 +85,8 @@ class RequestBody:
     def keep_if_small(self, *, awaited: bool) -> bool:
         """Keep every further piece of a small body, so that the proxy can repeat the request.
 
-        Return False, and change nothing, if the body is too large or is already kept. `awaited` means that
-        the client waits for 100 (Continue).
+        Return False, and change nothing, if the body is too large or is already kept. `awaited` is True if
+        the client waits for the response 100 (Continue).
         """
         if self.mode is not _STREAM or not 0 < self.length <= REPEAT_BYTES or awaited:
             return False

@@ -24,7 +24,7 @@ JSON: Final = b"Content-Type: application/json\r\nX-Content-Type-Options: nosnif
 def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: float) -> bytes:
     """Return the head of a response that the proxy itself makes.
 
-    `extra` contains complete lines of further header fields.
+    `extra` contains additional header lines, each with its line end.
     """
     return b"HTTP/1.1 %d %b\r\nDate: %b\r\n%bContent-Length: %d\r\n%b\r\n" % (
         status,

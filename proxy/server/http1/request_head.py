@@ -5,8 +5,8 @@ module checks the rest of a head: one unambiguous request line, one valid Host, 
 and the fields that belong only to this connection (RFC 9110 §7.6.1). The module `request_head` does no input
 or output.
 
-An application sends the same fields with every request, except `client-request-id`. So the proxy parses the
-fields other than `client-request-id` once for each set of field lines, and caches the result. The gain:
+An application sends the same fields with every request, except `client-request-id`. The proxy therefore
+caches the parsed fields, except `client-request-id`, for each set of field lines. The gain:
 `bench/test_head.py`.
 """
 
@@ -126,7 +126,7 @@ class RequestFields:
         self.id_pair_at: int | None = None
 
     def is_listed_in_connection(self, field: Field) -> bool:
-        """Return True if the Connection field lists the field and the proxy does not set the field itself."""
+        """Return True if Connection lists this header field, and the proxy does not set the field itself."""
         return field.kind not in _OF_OUR_OWN and field.name.lower() in self.listed
 
     def stays_here(self, field: Field) -> bool:
@@ -218,8 +218,8 @@ def _parse_absolute_form(head: bytes) -> RequestHead:
 
     The path of the URL becomes the request target. The proxy has no list of its own host names, so the Host
     field may contain any name of the proxy. A client must send the same host in the Host field and in the
-    request target (RFC 9112 §3.2). So a request whose Host field and target name different hosts is
-    ambiguous.
+    request target (RFC 9112 §3.2). A request with different hosts in its Host field and its request target is
+    therefore ambiguous.
     """
     line, _, section = head.partition(b"\r\n")
     absolute = absolute_form(line)

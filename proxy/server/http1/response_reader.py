@@ -108,8 +108,8 @@ class ResponseReader:
         Return None if the response head is incomplete. Raise BrokenResponse if the response head is
         malformed.
 
-        After the head of an informational response, a further response head follows. After a final head, the
-        body follows.
+        After the head of an informational response, a further response head follows. After the head of a
+        final response, the response body follows.
         """
         buffer = self._buffer
         end = buffer.find(b"\r\n\r\n", self._scanned) + 4

@@ -1,7 +1,7 @@
 """One upstream connection: send a request, read its response, and then serve the next request.
 
 An upstream connection serves one user, that is one request, at a time. The connection returns to its pool
-only after a complete request and a complete response with no bytes left over. After an abort, a time-out, an
+only if the request and the response are complete and no bytes are left over. After an abort, a time-out, an
 early response or unsolicited bytes, the connection is closed (RFC 9112 §9).
 """
 
@@ -228,7 +228,10 @@ class UpstreamConnection(BatchedConnection):
         self._reader.expect(to_head_request=user.to_head_request)
 
     def send(self, data: bytes, *, done: bool) -> None:
-        """Write a piece of an HTTP request to the upstream. `done` marks the last piece of the request."""
+        """Write a piece of an HTTP request to the upstream.
+
+        `done` is True for the last piece of the request.
+        """
         if not done:
             self._sending = _BODY
         elif self._arrived or self._reader.state is not _AWAITED:
@@ -257,7 +260,7 @@ class UpstreamConnection(BatchedConnection):
             self.transport.write(queued)
 
     def abandon(self) -> None:
-        """Close the connection, because its user needs no response and a sent request cannot be undone."""
+        """Close the connection, because its user needs no response and a request can't be recalled."""
         self.user = None
         self._sending = _IDLE
         self._queued_output = b""

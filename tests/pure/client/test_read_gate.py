@@ -11,7 +11,7 @@ REASONS = (HANDLER, PIPELINE_FULL, YIELD)
 
 
 class Transport(asyncio.ReadTransport):
-    """A fake transport that logs the calls of a read gate."""
+    """A fake transport that logs when a read gate pauses or resumes reading."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -1,6 +1,6 @@
 """Request a token with each credential class of the SDK that an application may use.
 
-Use each received token once.
+Use each token for one request.
 """
 
 import asyncio
