@@ -175,7 +175,7 @@ def _require_thumbprint(member: str, value: object, size: int) -> None:
 
 
 def with_thumbprints(jwk: Mapping[str, Any], thumbprints: Sequence[str]) -> dict[str, Any]:
-    """Return a JWK with the thumbprints of the certificate that contained its key."""
+    """Add the thumbprints of a certificate to the JWK of the certificate's public key."""
     sizes = {len(_decoded(each)): each for each in thumbprints}
     return {**jwk, **{member: sizes[size] for member, size in _THUMBPRINTS.items() if size in sizes}}
 

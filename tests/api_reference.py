@@ -177,13 +177,13 @@ def _row(operation: str, member: str, place: str, schema: _Json, *, required: bo
 
 
 def meaning_of(operation: str, member: str, schema: _Json) -> str:
-    """Return the text that describes a request member: from the schema, or otherwise from `api_texts`."""
+    """Return the description of a field in an API request: from its JSON schema, or from `api_texts`."""
     own = described(schema)
     return own or MEMBERS.get(f"{operation}.{member}") or MEMBERS[member]
 
 
 def described(schema: _Json) -> str:
-    """Return the description of a schema, or of one of the schema's alternatives, or an empty text."""
+    """Return the description in a JSON schema, or in one of its `anyOf` alternatives; "" if it has none."""
     kinds = (schema, *schema.get("anyOf", ()))
     found = next((each["description"] for each in kinds if "description" in each), "")
     return f"{found[:1].upper()}{found[1:]}".rstrip(".") + "." if found else ""

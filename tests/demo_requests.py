@@ -101,7 +101,7 @@ class Demo:
             result.upstream_body = response.body if response.stream is None else None
 
     def _next_page(self) -> str:
-        """Return the target of the last response's next-page link, which an SDK follows."""
+        """Return the request target of the next-page link in the last response, as an SDK would follow it."""
         last = self.results[-1]
         link = str((parsed(last.body) or {}).get("@odata.nextLink"))
         # A link to another host is not followed, and its row fails by its status.

@@ -128,7 +128,7 @@ class _Wrong(Exception):
 
 @dataclass(slots=True)
 class _Listed:
-    """Archive objects of one organisation: ranges by the names of their manifests, other objects by name."""
+    """Names of one organisation's archive objects: those with a manifest, and all other objects."""
 
     org_id: str
     stems: list[str] = field(default_factory=list)
@@ -342,7 +342,7 @@ def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
 def _note_purge(walk: _Walk, archived: ArchivedLink) -> None:
     """Record which audit events a purge deleted.
 
-    A noted purge explains why the archive lacks the purged events.
+    The recorded purge explains why the archive lacks the purged events.
     """
     try:
         gone = set(_decode_purged(bytes.fromhex(archived.content)).gone)

@@ -1,4 +1,4 @@
-"""The objects of a control plane that a configuration directory can manage, as plain values by name."""
+"""Plain values, by name, for the control plane objects that a configuration directory can manage."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def given(file: Path, read: Callable[[bytes], T]) -> T:
 
 @contextlib.contextmanager
 def named_as_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Report errors about a request member under the command-line option that set the member."""
+    """If an API error is about a request field, name the command-line option that set the field."""
     try:
         yield
     except CommandFailed as failed:

@@ -60,7 +60,7 @@ def print_page(
     as_json: bool,
     fit: Fit,
 ) -> None:
-    """Print a list's response as JSON, or its rows as a table with the option for the next page."""
+    """Print the API's response as JSON, or print a table with the option that requests the next page."""
     if as_json:
         print_json(found)
         return

@@ -28,7 +28,7 @@ _AGENT_SETTINGS: Final = (
 class Typed:
     """First words of the operator's command, as typed.
 
-    The next command that the operator should run begins with these words.
+    The commands that the control plane suggests as next steps begin with the same words.
     """
 
     program: str  # `graphward`, or `python -m controlplane`

@@ -19,7 +19,7 @@ _LONGEST: Final = 400  # largest number of characters of a path and query in a l
 class EventRow:
     """A line for an audit event, with texts that are safe to display.
 
-    The texts have escapes for characters that change the direction of a line or hide a part of it.
+    Characters that change the direction of a line, or hide a part of it, are replaced by escapes.
     """
 
     href: str  # path of the event's page

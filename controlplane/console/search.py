@@ -106,7 +106,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of all events that match a search, or of the newest of these events."""
+    """Counts of the events that match a search: of all these events, or only of the newest."""
 
     # Field, values, and the count of the most frequent value
     facets: Sequence[tuple[str, Sequence[Choice], int]]

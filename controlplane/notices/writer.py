@@ -1,4 +1,4 @@
-"""The job that makes notices for webhooks to deliver: from the operator log, and from conditions.
+"""The job that makes notices for webhooks: from the operator log, and from lasting problems.
 
 Each step of the job may run twice, also in two control planes, because the store keeps each notice only once.
 """
@@ -61,7 +61,7 @@ class NoticeWriter:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def look(self) -> None:
-        """Make notices from new lines of the operator log, and from conditions."""
+        """Make notices from new lines of the operator log, and from lasting problems such as late sinks."""
         await self._read_log()
         now = self._clock.wall_ms()
         if self._looked_ms is None or abs(now - self._looked_ms) >= _CONDITIONS_EVERY_MS:

@@ -238,7 +238,7 @@ async def link(context: OperationContext, actor: Actor, request: LinkOperator) -
 async def unlink(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
     """Remove the link of a local operator to a person of the identity provider.
 
-    The operator's sessions end.
+    Removing the link also ends all sessions of the operator.
     """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)
@@ -377,7 +377,9 @@ async def _org_id(context: OperationContext, actor: Actor, reference: str) -> st
 
 
 def _operator_name(name: str) -> str:
-    """Return a valid name for an operator. Raise InvalidRequest if the name is not valid, or has a colon.
+    """Check the name of a new operator, and return the name unchanged.
+
+    Raise InvalidRequest if the name is not valid, or has a colon.
 
     In the operator log, a colon distinguishes users of the host (`local:ada`) from operators.
     """

@@ -72,7 +72,7 @@ async def select(
 ) -> Selection:
     """Return the selection of events that a request describes.
 
-    Raise InvalidRequest if a member of the request is not valid.
+    Raise InvalidRequest if a field of the API request is not valid.
     """
     found = await context.resolve.org_of_events(actor, org)
     from_ms, to_ms = _window(context.clock.wall_ms(), hours, from_, to)

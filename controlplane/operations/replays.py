@@ -52,9 +52,9 @@ _running: Counter[str] = Counter()  # running replays by operator
 class ReplayRuleset(Request):
     """Request to replay stored audit events against a ruleset.
 
-    By default, the request replays the last day of the applications that use the ruleset with the draft's
-    name. If no application uses the ruleset with the draft's name, the request replays the events of all
-    applications.
+    By default, the API request replays the last day's events of all applications that use the ruleset with
+    the draft's name. If no application uses the ruleset with the draft's name, the request replays the events
+    of all applications.
     """
 
     source: Source
@@ -106,7 +106,7 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
 
 
 class EndedFacts(msgspec.Struct, rename="camel"):
-    """A rule of the draft ruleset that has ended, because the time in `until` has passed.
+    """A rule of the draft ruleset, listed because the time in the rule's `until` has passed.
 
     The replay evaluates each event as if the current time were the time of the event.
     """
@@ -252,7 +252,7 @@ class _Comparison:
             self.tally.add(event, recorded, Unclear(possible, before.missing))
 
     async def _active(self, event: Event) -> Replay | None:
-        """Return a replay with the active ruleset of an event's application; None without a ruleset."""
+        """Return a replay that uses the active ruleset of the event's application, or None without one."""
         version = await self._former.active_of(event)
         if version is None:
             return None

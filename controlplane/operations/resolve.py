@@ -4,8 +4,8 @@ The resolver finds only rows that the actor may look at, so that the existence o
 Rows that the actor may not see do not make a name ambiguous, because the ambiguity would reveal that these
 rows exist. If a visible row requires a higher role than the actor has, the result is Forbidden.
 
-For the operator log, the resolver notes the organisation of a row before the resolver checks the role. The
-operator log names the organisation even if the operation is refused.
+The resolver records the organisation of a row for the operator log before the resolver checks the actor's
+role. The operator log names the organisation even if the operation is refused.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Resolver:
     async def names(self, actor: Actor, ids: Collection[str]) -> dict[str, str]:
         """Return the names of objects by id, without the objects that the actor may not look at.
 
-        The ids can be of apps, rulesets, proxies and operators.
+        The parameter `ids` may contain the ids of applications, rulesets, proxies and operators.
         """
         query = ListQuery(ids=frozenset(filter(is_text, ids)), org_ids=actor.sees)
         rulesets = await all_rows(self._store.list_rulesets, query)

@@ -110,7 +110,7 @@ def answer_in(file: bytes) -> Answer:
 
 
 def _parts(file: bytes) -> tuple[bytes | None, bytes]:
-    """Return the HTML page before the signed line, or None for a JSON file.
+    """Return the HTML before the signed line in a report file, or None if the file is JSON.
 
     The second returned value is the signed line of the report's file.
     """

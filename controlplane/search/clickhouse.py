@@ -241,7 +241,7 @@ class ClickHouseIndex:
     async def _reached(self, after: int) -> int:
         """Return the position of the newest event in the table.
 
-        The query reads the newest positions first, because an index of ClickHouse finds them.
+        The query reads the newest positions first, because ClickHouse finds these positions by an index.
         """
         for least in (after - COUNTED_MATCHES, 0):
             newest = f"SELECT max(position) FROM {TABLE} WHERE position >= {{least:Int64}}"
@@ -360,7 +360,7 @@ class ClickHouseIndex:
         )
 
     async def _bodies(self, keys: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
-        """Return the texts of the events that have these index keys.
+        """Return the texts of the audit events with the given index keys.
 
         The query reads the texts of events only for the events on one page of results.
         """

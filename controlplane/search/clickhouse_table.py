@@ -1,4 +1,4 @@
-"""The table of events in ClickHouse: its columns, an event as a row, a filter as a condition.
+"""SQL for the ClickHouse table of audit events: its columns, the row of an event, filters as conditions.
 
 The code of this module does no I/O itself.
 """

@@ -30,7 +30,7 @@ def ids_in(text: str) -> tuple[str, ...]:
 
 
 def whole_id(text: str) -> str | None:
-    """Return the text without quotes and similar characters around it; None if it can't be one id."""
+    """Return the text without quotes and similar characters around it, or None if it can't be an id."""
     word = text.strip(_AROUND)
     return word if 0 < len(word) <= _LONGEST_ID and "\n" not in word else None
 

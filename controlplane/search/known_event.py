@@ -1,4 +1,4 @@
-"""An audit event with known members only, parsed once for ingestion and the search index.
+"""Audit event with only known JSON fields, parsed once for ingestion and the search index.
 
 The code of this module does no I/O itself.
 """
@@ -47,7 +47,7 @@ Number = Integer | float | None
 
 
 class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
-    """An audit event for which the parser checks every byte and refuses unknown members."""
+    """An audit event for which the parser checks every byte, and refuses unknown JSON fields."""
 
     proxy_id: Text = None
     app_id: Text = None

@@ -1,4 +1,4 @@
-"""The table of events in PostgreSQL: its columns, an event as a row, a filter as a condition.
+"""SQL for the PostgreSQL table of audit events: its columns, the row of an event, filters as conditions.
 
 The code of this module does no I/O itself.
 """
@@ -152,7 +152,7 @@ def _equals(field: Field, text: str) -> Condition:
 def _have(terms: Sequence[str], *, prefix: bool = False) -> Condition:
     """Return the condition that an event contains all the words or values in `terms`.
 
-    With `prefix`, the last word or value matches each word or value of the event that begins with it.
+    If `prefix` is True, the last term also matches each longer word or value that begins with this term.
     """
     quoted = [*map(_quoted, terms)]
     return _found(" & ".join([*dict.fromkeys(quoted[:-1]), quoted[-1] + (":*" if prefix else "")]))
@@ -174,8 +174,9 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
 def _words_within(pieces: Sequence[str]) -> Iterator[str]:
     """Yield a tsquery for each word that a text must contain to match all pattern pieces.
 
-    Each word of a pattern piece begins a word of the text, unless a `%` stands directly before it. The last
-    word of a pattern piece may be only the beginning of a longer word in the text.
+    Each word of a pattern piece must be the beginning of a word in the text, unless a `%` stands directly
+    before the piece's word. The last word of a pattern piece may be only the beginning of a longer word in
+    the text.
     """
     for number, piece in enumerate(pieces):
         if "%" in piece:

@@ -106,7 +106,7 @@ def has_phrase(term: TextTerm, said: str) -> bool:
 def phrase(folded: Iterable[str], *, prefix: bool) -> str:
     """Return the words of a phrase in the form that `said_in` gives to a text.
 
-    With `prefix`, the last word matches every word of the text that begins with it.
+    If `prefix` is True, the last word also matches each longer word that begins with the last word.
     """
     return f" {' '.join(folded)}{'' if prefix else ' '}"
 

@@ -22,7 +22,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,7}", re.ASCII)
 def hidden(words: str, secrets: Collection[str]) -> str:
     """Return the text with each secret masked, even in JSON or in a URL.
 
-    Call this function before any truncation, because half a secret would not be found.
+    Call this function before any truncation of the text, because half a secret would not be found.
     """
     forms = {
         form for secret in secrets for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe=""))

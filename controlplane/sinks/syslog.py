@@ -8,8 +8,8 @@ messages. Messages that the syslog server did not read are lost only if they exc
 control plane dies too. If a connection is still open KEPT_SECONDS after a message, the server has read the
 message, which is not sent again.
 
-An application chooses the path and the query of its requests. Therefore the sink truncates a message that is
-longer than the syslog server accepts. If the server refused a long message, an application could keep its own
+An application chooses the path and the query of its requests. The sink truncates a message that is longer
+than the syslog server accepts. If the server refused a long message, an application could keep its own
 events, or events of other applications, from the server.
 """
 

@@ -43,7 +43,7 @@ class Alone:
             ) from None
 
     def announce(self) -> None:
-        """Announce nothing, because only one control plane can use a store in a SQLite file."""
+        """Announce nothing, because no other control plane can use the same SQLite file."""
 
     async def until_leading(self) -> None:
         """Return at once, because the only control plane of a SQLite file is always the leader."""
@@ -52,7 +52,7 @@ class Alone:
         await asyncio.Event().wait()
 
     async def run(self, on_events: Callable[[], None]) -> None:
-        """Return at once, because only one control plane can use a store in a SQLite file."""
+        """Return at once, because no other control plane that must be waited for can use the SQLite file."""
 
     async def close(self) -> None:
         os.close(self._file)

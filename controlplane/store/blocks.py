@@ -1,6 +1,6 @@
 """Storage of audit events in blocks.
 
-A block is an array with all the events of one batch, or with some of its events.
+A block is an array that holds all or some of the events of one batch.
 
 The position of an event is the position of its block plus the index of the event in the array. A purged event
 leaves null in the array, so that other events keep their positions until the block is deleted.
@@ -177,7 +177,7 @@ def holds_all(connection: Connection, batch: NewBatch) -> bool:
 
 
 def _as_it_came(event: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the event without the members that the control plane added when it received the event."""
+    """Return the event without the JSON fields that the control plane added to the received event."""
     return {name: value for name, value in event.items() if name not in ("implausibleTime", "receivedAt")}
 
 
@@ -255,7 +255,7 @@ def blocks_between(
 
 
 def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int) -> int:
-    """Return the approximate number of events in the time range, from the first times of their blocks."""
+    """Estimate the number of events in the time range, by the time of the first event in each block."""
     return int(
         connection.row(
             "SELECT coalesce(sum(count), 0) FROM blocks WHERE org_id = ? AND least_ms >= ? AND least_ms < ?",

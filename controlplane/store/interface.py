@@ -477,7 +477,7 @@ class NewSchema:
 
 @dataclass(frozen=True, slots=True)
 class OrgSchema:
-    """A schema of a graph API that an organisation has."""
+    """A graph API schema that the control plane stores for an organisation."""
 
     org_id: str
     root: str
@@ -1104,7 +1104,7 @@ class AuditStore(OutboxStore, Protocol):
     async def correct_receipts(self, org_id: str, now_ms: int) -> int:
         """Set receipt times that lie in the future to the current time.
 
-        Return the number of changed blocks.
+        Return the number of blocks whose receipt time was changed.
         """
 
     async def purge_batches(self, now_ms: int, limit: int) -> int:
@@ -1318,7 +1318,7 @@ class RegistryStore(Protocol):
     ) -> SyncContent | str:
         """Return the sync content for the proxy, or only the content's version if the proxy has it already.
 
-        `generation` is the generation of the registry, if the caller has just read the generation.
+        If the caller has just read the registry's generation number, `generation` is this number.
         """
 
     async def sync_version(
@@ -1414,9 +1414,9 @@ class SchemaStore(Protocol):
     async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
         """Make a schema the current schema of its root path in each organisation.
 
-        Return the digest of the previous current schema of each organisation. Raise Conflict if an
-        organisation would have too many schemas. The earlier schema stays stored, and so does each schema
-        that a ruleset version names.
+        For each organisation, return the digest of the schema that was the current schema before. Raise
+        Conflict if an organisation would have too many schemas. The earlier schema stays stored, and so does
+        each schema that a ruleset version names.
         """
 
     async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:

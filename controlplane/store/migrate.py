@@ -70,7 +70,7 @@ def refusal(applied: Mapping[int, str], known: int) -> str | None:
 
 
 def require_usable(what: str, applied: Mapping[int, str], known: int) -> None:
-    """Raise DatabaseTooNew if a program of schema `known` can't use a database with these migrations."""
+    """Raise DatabaseTooNew if a program of schema `known` can't use a database with the given migrations."""
     why = refusal(applied, known)
     if why is not None:
         raise DatabaseTooNew(f"{what}: {why}; upgrade the program or restore a backup of this release")

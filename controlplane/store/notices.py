@@ -1,4 +1,4 @@
-"""Tables of the notices for operators, and of the conditions that some notices report."""
+"""Tables of the notices for operators, and of the lasting problems that some notices report."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The store's SQLite file.
 
-One connection writes groups of jobs, and two connections read. Each of these database connections has its own
+One connection writes groups of jobs, and two connections read. Each connection to the SQLite file has its own
 thread.
 
 A look-up of a row by its key takes some microseconds. A change to another thread and back takes ten times as

@@ -369,7 +369,7 @@ class Explainer:
     def _considered(self, reading: Reading, method: str) -> _Considered:
         """Return the rules whose path matches the target, ordered by their index.
 
-        Rules whose path parameters do not match come last.
+        If the path parameters of a rule do not match, the rule comes last.
         """
         found: list[tuple[Candidate, Name]] = []
         for name in reading.names:

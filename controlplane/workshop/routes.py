@@ -42,7 +42,7 @@ _SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example
 
 @dataclass(frozen=True, slots=True)
 class OpenRoute:
-    """A route that reaches a schema element without the rule's verdict, with an example request."""
+    """A route to a schema element that bypasses the rule about this element, with an example request."""
 
     kind: RouteKind
     template: str
@@ -399,7 +399,7 @@ def _hides_as_much(found: Transforms, wanted: Transforms) -> bool:
 
 
 def _shows(transforms: Transforms, path: str) -> bool:
-    """Return True if the filtered response contains a property or a part of the property."""
+    """Return True if the filtered response still contains the property, or at least a part of it."""
     if any(covers(stripped, path) for stripped in transforms.strip):
         return False
     if transforms.allow is None:

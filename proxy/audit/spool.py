@@ -125,7 +125,7 @@ class DiskUse:
 def budget_lock(retention: Path) -> Iterator[None]:
     """Lock the disk budget while a process measures the disk use and allocates disk space.
 
-    Because of the lock, two processes never allocate the same disk space.
+    The lock keeps two processes from allocating the same disk space.
     """
     fd = os.open(retention / "budget.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -311,7 +311,7 @@ class SpoolWriter:
     def close(self) -> None:
         """Write the end mark of the record stream and release its segments.
 
-        The worker removes prepared segments that were not used from the disk.
+        The worker deletes the files of prepared segments that were never used.
         """
         with self._maintaining:
             if self._active is not None:

@@ -146,7 +146,7 @@ def setting(
 def tables() -> Any:
     """Declare an array of settings tables.
 
-    The dataclass in the field's type declares the keys of each table in the array.
+    The type annotation of the dataclass field names a dataclass, which declares the keys of each table.
     """
     return field(default=(), metadata={"tables": True})
 

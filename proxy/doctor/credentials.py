@@ -32,7 +32,8 @@ async def credentials(
 ) -> Sequence[Finding]:
     """Check the upstream credentials step by step.
 
-    The check skips a step that needs an unreachable host, because that host's own check reports it.
+    The check skips a step that needs an unreachable host, because the host's own check reports that the host
+    is unreachable.
     """
     findings: list[Finding] = []
     tls = tls_context(settings.identity_ca_file)

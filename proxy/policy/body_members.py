@@ -59,9 +59,9 @@ def _segments(path: str) -> list[str]:
 
 
 def body_only_check(part: BodyOnly) -> Check:
-    """Return a check that is true if the request's body has no member except those that the rule lists.
+    """Return a check that is true if the request body has only JSON fields that the rule lists.
 
-    In a rule that blocks, the check is true if the body has a member that the rule does not list.
+    In a rule that blocks, the check is true if the request body has a JSON field that the rule does not list.
     """
     listed = listed_members(part.names)
     if part.wants_another:
@@ -74,7 +74,7 @@ def _has_another(request: RequestFacts, response: ResponseFacts | None, listed: 
 
 
 def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
-    """Yield the paths, in lower case, of the body's members that the rule does not list.
+    """Yield the path, in lower case, of each JSON field in the request body that the rule does not list.
 
     Raise MalformedBody or BodyNeeded if the request's body cannot be read.
     """
@@ -101,7 +101,7 @@ def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
 
 
 def _is_type(name: str, occurrences: list[object], level: Listed) -> bool:
-    """Return True if the member states a type, like `@odata.type`: of its object, or of a listed member."""
+    """Return True if the annotation gives the type of its own object, or of a field that the rule lists."""
     base, at, annotation = name.partition("@")
     if at != "@" or annotation not in _TYPES or not all(isinstance(each, str) for each in occurrences):
         return False

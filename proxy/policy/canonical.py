@@ -210,7 +210,7 @@ class Target:
 
     @property
     def options(self) -> dict[str, tuple[str, ...]]:
-        """Query options of the target by `option_name`.
+        """Query options of the request target, by the normalised name that `option_name` returns.
 
         The values of a query option come from every occurrence of its name, in every interpretation of the
         query.

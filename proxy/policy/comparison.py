@@ -1,4 +1,4 @@
-"""A condition of a rule as plain values: its source, its name and its tests."""
+"""Plain values that describe a condition of a rule: the source, the name and the tests."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class CompiledFilter:
         """Filter a response body with the same result as `apply`, but examine one member after the other.
 
         The method `apply_by_reading` works for any response. The faster method `apply` must give the same
-        result.
+        result as this slower method.
         """
         return self._named(self._applied_by_reading(body))
 
@@ -198,8 +198,8 @@ def _refuse_deep(body: bytes) -> None:
 def _refuse_verbose(body: bytes) -> None:
     """Raise FilterFailed for OData's verbose JSON.
 
-    OData 2 services send verbose JSON with the same media type as any other JSON. The properties of verbose
-    JSON are within the member `d`.
+    OData 2 services send verbose JSON with the same media type as any other JSON. In OData's verbose JSON,
+    the properties are inside the JSON field `d`.
     """
     if _VERBOSE.match(body) is not None:
         raise FilterFailed(
@@ -491,7 +491,7 @@ class _Walk:
         return fate is KEEP, json_text.value_end(self._text, name.end())
 
     def _fate_of_value(self, document: _Level, start: int) -> Fate | _Level:
-        """Return the fate of the response member `value`: a list of items, an object, or a property."""
+        """Return the fate of the response's JSON field `value`: a list of items, an object, or a property."""
         if self._met_value:
             raise FilterFailed("the response has more than one member named `value`")
         self._met_value = True

@@ -310,7 +310,8 @@ class _Walk:
     def _pass_cast(self, path: Path | None, after: str) -> None:
         """Process a type cast in a property path of a query.
 
-        A cast in a property path changes the type of the object before the cast, but not the property.
+        A cast changes the type of the object that precedes the cast in the path, but not the property that
+        the path names.
         """
         self._path = path
         if after != "(":

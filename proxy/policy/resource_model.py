@@ -54,8 +54,8 @@ def digest_of(data: bytes) -> str:
 class ResourceModel:
     """Schema of a graph API, whose tables are arrays of 32-bit words inside the loaded bytes.
 
-    The model builds two of its tables of types only when a rule needs them. The model identifies types,
-    members, roots and operations by the rows of their tables. -1 means that no such row exists.
+    The model builds two of its tables of types only when a rule needs them. A row number in the model's
+    tables identifies each type, member, root and operation. The number -1 means that the schema has none.
     """
 
     __slots__ = (

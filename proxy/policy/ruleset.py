@@ -1,4 +1,4 @@
-"""The model of a ruleset as plain values that encode and decode fast."""
+"""Data types for a parsed ruleset, made of plain values that can be encoded and decoded fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class Match(msgspec.Struct, frozen=True):
-    """The `match` of a rule, with `path` or with names of schema things (types, members and operations).
+    """The `match` of a rule, with `path` or with names of schema elements (types, members and operations).
 
     A rule names types, members and operations in one or more of the fields `resource`, `operation` and
     `pack`.
@@ -35,7 +35,7 @@ class Match(msgspec.Struct, frozen=True):
 
     @property
     def names_things(self) -> bool:
-        """True if the rule can only be compiled against a schema, because the rule names schema things."""
+        """True if the rule can only be compiled against a schema, because the rule names schema elements."""
         return bool(self.resource or self.operation or self.pack)
 
 

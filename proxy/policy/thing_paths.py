@@ -1,10 +1,10 @@
-"""Decide if a path reaches a schema thing (type, member or operation) that a rule names.
+"""Decide if a path reaches a schema element (type, member or operation) that a rule names.
 
-A blocking rule holds if any step of the path has, or may have, the type of a thing that the rule names. In a
-path, everything below a schema thing counts as a part of that schema thing. A rule that allows is stricter
-than a rule that blocks. An allowing rule applies only if it certainly names the thing at the end of the path.
-An allowing rule must also name each relation on the path that refers to objects without containing these
-objects.
+A blocking rule applies if any step of the path has, or may have, the type of a schema element that the rule
+names. Everything below a schema element in a path counts as a part of this element. A rule that allows is
+stricter than a rule that blocks. An allowing rule applies only if it certainly names the schema element at
+the end of the path. An allowing rule must also name each relation on the path that refers to objects without
+containing these objects.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _NOT_MET: Final = Met(NO, _NONE)
 
 
 def met_by(things: Things, path: ReachedPath) -> Met:
-    """Search the steps of the path for a schema thing that the rule names."""
+    """Search the steps of the path for a schema element that the rule names."""
     best = _NOT_MET
     before = relation = _NONE
     steps = path.steps
@@ -298,7 +298,7 @@ def step_number(path: ReachedPath, at: int) -> int:
 
 
 def named_step(path: ReachedPath, at: int) -> str:
-    """Return the schema thing at a path's step as text for people: a type, property or operation."""
+    """Return the schema element at a path's step as text for people: a type, property or operation."""
     model, step = path.model, path.steps[at]
     if step.operations:
         return model.operation_name(step.operations[0])
@@ -310,7 +310,7 @@ def named_step(path: ReachedPath, at: int) -> str:
 
 
 def told(path: ReachedPath) -> str:
-    """Describe the schema things on a path for people, as in `user → message (user.messages, contained)`."""
+    """Describe a path's schema elements for people, such as `user → message (user.messages, contained)`."""
     model = path.model
     texts: list[str] = []
     before = _NONE

@@ -1,4 +1,4 @@
-"""Find the rules about schema things that apply to a path."""
+"""Find the rules about schema elements that apply to a path."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STRIPS: Final = 3  # the response may contain a property that the rule blocks
 
 
 class Finding:
-    """A rule about schema things that applies to a path, by the rule's index in the ruleset."""
+    """A rule about schema elements that applies to a path, by the rule's index in the ruleset."""
 
     __slots__ = ("held", "index", "kind", "transforms")
 
@@ -64,7 +64,7 @@ class Finding:
 
 
 class ThingRule:
-    """One rule about schema things, resolved against each schema."""
+    """One rule about schema elements, resolved against each schema."""
 
     __slots__ = (
         "_stripped",
@@ -151,7 +151,7 @@ class ThingRules:
         self._rules.append(ThingRule(index, verdict, match, transforms, self._resolvers))
 
     def knows(self, segment: str) -> bool:
-        """Return True if the lower-case segment may change which schema things a path reaches."""
+        """Return True if the lower-case segment may change which schema elements a path reaches."""
         if segment in _OPTIONS or segment in _NO_THINGS or segment in self._roots:
             return True
         simple = segment.rpartition(".")[2] if "." in segment else segment
@@ -226,7 +226,7 @@ class ThingRules:
         return "" if path is None else told(path)
 
     def met(self, index: int, names: tuple[Name, ...]) -> str:
-        """Return a text with the path step at which a rule holds, such as `resource message, step 2`."""
+        """Return a text with the path step at which a rule applies, such as `resource message, step 2`."""
         path = self.reached(names)
         rule = next((each for each in self._rules if each.index == index), None)
         if path is None or rule is None:
@@ -257,7 +257,7 @@ class ThingRules:
         return best
 
     def findings(self, names: tuple[Name, ...], *, certain_only: bool) -> list[Finding]:
-        """Return the rules about schema things that apply to a resource.
+        """Return the rules about schema elements that apply to a resource.
 
         If `certain_only` is True, a rule applies only if the path certainly reaches a resource or operation
         that the rule names.

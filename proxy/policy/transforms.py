@@ -138,7 +138,7 @@ EVERYTHING: Final = Transforms(("",))  # hides whole objects, after `at` has set
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Names of a filter's transforms in three lists: removed properties, allow list, and conditions on items.
+    """The transform names of a filter, in lists: removed properties, allowed properties, item conditions.
 
     In an audit event, the name `ITEMS` stands for all the conditions on items.
     """

@@ -18,8 +18,8 @@ _WHOLE_DIRECTORY: Final = os.R_OK | os.W_OK | os.X_OK
 def keep_to_itself() -> None:
     """Disable core dumps, and keep other processes of the same user from accessing the current process.
 
-    Other processes cannot read memory, environment or descriptors of this process or its children, unless
-    they run as root. New files of this process are accessible only to their owner.
+    Unless they run as root, other processes cannot read the memory, environment or descriptors of this
+    process and its children. New files of this process are accessible only to their owner.
     """
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,6 +1,6 @@
 """Tests of one loop iteration: the proxy processes all input, and sends output at the iteration's end.
 
-Each response is sent for the request that it belongs to.
+The proxy sends each response to the client that sent the corresponding request.
 """
 
 from __future__ import annotations

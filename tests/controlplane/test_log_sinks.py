@@ -41,7 +41,7 @@ def sink_event(number: int, **members: Any) -> SinkEvent:
 
 
 class Credential:
-    """A credential that returns the token of the service, and counts the requests for the token."""
+    """Fake credential that returns the token of the log service, and records each request for a token."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

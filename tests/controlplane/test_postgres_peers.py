@@ -83,7 +83,7 @@ async def test_who_loses_its_session_leads_no_more(join: Join, postgres: Postgre
 
 
 async def test_who_stalls_leads_no_more(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stopped process closes no connection, so PostgreSQL must release the lock of the process."""
+    """A process that hangs closes no connection, so PostgreSQL must release the lock of the process."""
     async with soon():
         with monkeypatch.context() as patched:
             patched.setattr(postgres_peers, "_STALLED_MS", 500)

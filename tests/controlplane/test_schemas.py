@@ -177,7 +177,7 @@ async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
 
 
 async def test_the_tables_hold_to_each_other(store: SqlStore) -> None:
-    """The database refuses to delete a row that a version refers to."""
+    """The database refuses to delete a stored schema that a ruleset version refers to."""
     await store.add_schema(["org-acme"], ONE)
     await applied(store, ONE)
     with pytest.raises(StoreError):

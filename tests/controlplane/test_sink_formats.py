@@ -1,4 +1,4 @@
-"""Tests of OCSF and CEF: each member has its place, and no value breaks the format."""
+"""Tests of OCSF and CEF: each attribute has its place, and no value breaks the format."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_migrations_are_applied_once_each_in_their_order(tmp_path: Path) -> None
 async def test_a_database_of_an_earlier_release_is_brought_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
-    """The earlier release stored a row per event.
+    """The earlier release had one table row for each event.
 
     An upgrade keeps the events' positions, bytes, times and ids.
     """

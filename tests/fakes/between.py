@@ -23,7 +23,7 @@ _OWN_TO_A_CONNECTION: Final = {"host", "content-length", "transfer-encoding", "c
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A response that the intermediary itself sends."""
+    """A response that the fake intermediary sends instead of the control plane's response."""
 
     status: int
     body: bytes = b""

@@ -186,7 +186,7 @@ class Handler(BaseHTTPRequestHandler):
 def _form(kind: str, body: bytes) -> dict[str, str]:
     """Return the parameters that the body of a form contains.
 
-    A client uses a form if the parameters are too long for a URL.
+    A client sends a form if the parameters are too long for a URL.
     """
     message = BytesParser(policy=HTTP).parsebytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
     given = {}

@@ -155,7 +155,7 @@ def test_no_spelling_makes_another_resource_of_it(
 ) -> None:
     """A spelling of one resource gives no access to another resource.
 
-    A spelling of a resource is not blocked by rules about other resources.
+    Rules about other resources block no spelling of a resource.
     """
     if resource == other:
         return
@@ -217,7 +217,10 @@ VALUED: Final = option_rules("filter", "contains: secret")
 
 @st.composite
 def spelled_option(draw: st.DrawFn, option: str) -> str:
-    """OData 4.01 reads `$filter`, `filter` and `$FILTER` as one option, and servers decode option names."""
+    """OData 4.01 reads `$filter`, `filter` and `$FILTER` as one option.
+
+    Servers percent-decode option names.
+    """
     bits = st.integers(0, 2**24 - 1)
     name = draw(st.sampled_from(["$", ""])) + recased(option, draw(bits))
     name = encoded(name, draw(bits), draw(st.integers(0, 3)))

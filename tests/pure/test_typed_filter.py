@@ -52,7 +52,7 @@ def typed(name: str, **more: Any) -> dict[str, Any]:
 
 
 def names(obj: dict[str, Any]) -> list[str]:
-    """Return the names of an object's members, except annotations."""
+    """Return the names of a JSON object's fields, except annotations."""
     return [name for name in obj if not name.startswith("@")]
 
 

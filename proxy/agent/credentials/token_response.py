@@ -89,14 +89,14 @@ def check_token(giver: str, token: str, token_type: str, life: float) -> None:
 
 
 def _lifetime(expires_in: float | str) -> float:
-    """Return a token's lifetime in seconds, even if it was sent as text; 0 if it is not a number."""
+    """Return the lifetime of a token in seconds, or 0 if the given text is not a number."""
     if isinstance(expires_in, str):
         return float(expires_in) if _DIGITS.fullmatch(expires_in) else 0.0
     return expires_in
 
 
 def _refusal(status: int, pause: str | None, body: bytes, now: float) -> CredentialError:
-    """Describe the provider's refusal by its error codes.
+    """Describe why the identity provider refused, by the error codes in the provider's response.
 
     The text never contains the error description, because this description quotes the request.
     """

@@ -215,7 +215,7 @@ class ClientConnection(OpenConnection):
     def eof_received(self) -> bool:
         """Treat the end of the client's stream as the end of the connection.
 
-        From outside, a client that closed the connection looks the same as a client that closed only its
+        A server cannot distinguish a client that closed the connection from a client that closed only its
         sending side. No HTTP library of an application closes only the sending side of its connection. So a
         client that closes its sending side counts as gone, and the audit trail does not claim a response that
         nobody read.
@@ -413,7 +413,8 @@ class ClientConnection(OpenConnection):
     def wait_until(self, deadline: float) -> None:
         """Call the handler's `waited_too_long` at `deadline`, a time in monotonic seconds.
 
-        While the client reads its response slowly, the deadline for reading the response applies first.
+        While the client reads its response slowly, the deadline of the slow reader applies before the
+        handler's deadline.
         """
         self._pace.wait_until(deadline)
 
@@ -431,7 +432,7 @@ class ClientConnection(OpenConnection):
             self.transport.writelines((head, body))
 
     def write_framed(self, before: bytes, chunk: bytes, behind: bytes) -> None:
-        """Write some bytes of a response body, between the bytes that frame them."""
+        """Write a piece of the response body, with the framing bytes before and after the piece."""
         self.send_queued()
         if len(chunk) < COPIED_BYTES:
             self.transport.write(before + chunk + behind)
@@ -493,7 +494,7 @@ class ClientConnection(OpenConnection):
         self.transport.close()
 
     def _close_after_last_words(self) -> None:
-        """Close the sending side now, and the connection when the client closes it or after LINGER_SECONDS.
+        """Close only the sending side now; close the rest when the client closes, or after LINGER_SECONDS.
 
         If the proxy closed the connection at once while the client still sends, a reset would destroy the
         response (RFC 9112 §9.6).
@@ -524,7 +525,7 @@ class ClientConnection(OpenConnection):
             record_unfinished_head(self._context, self._reader.head_so_far(), self.client_ip)
 
     def reset_on_loss(self, reset: bool) -> None:
-        """Switch on or off that the connection ends with a TCP reset, even if the process is killed.
+        """Choose if the connection ends with a TCP reset; the choice applies even if the process is killed.
 
         A response that ends with the connection must not look complete before its audit event is stored.
         """

@@ -130,7 +130,7 @@ class Pace:
     def body_continued(self) -> None:
         """Measure the rate of the request body from now on.
 
-        The proxy has sent 100 (Continue), or the client does not wait for 100 before it sends the body.
+        The caller has sent 100 (Continue), or the client sends the body without waiting for 100.
         """
         self.continue_awaited = False
         self.body_resumed()
@@ -152,7 +152,7 @@ class Pace:
     def body_is_slow(self, now: float) -> bool:
         """Return True if the request body arrived below the minimum rate.
 
-        If the body is fast enough, set the next check of its rate in one second.
+        If the request body arrives fast enough, set the next check of the body's rate in one second.
         """
         limits = self._limits
         elapsed = now - self._body_since

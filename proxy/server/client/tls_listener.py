@@ -125,7 +125,7 @@ class TlsListener:
             raise
 
     def _refused_certificate(self, error: ssl.SSLCertVerificationError, address: str) -> None:
-        """Count a refused client certificate, and log it once a minute per address.
+        """Count a refused client certificate. For each client address, log at most one refusal per minute.
 
         OpenSSL does not reveal the refused certificate.
         """

@@ -192,7 +192,7 @@ class Evaluation:
     def decide_response_by_fallback(self) -> bool:
         """If only log rules need the response body, apply their decision without the body.
 
-        Return False if a filter, or a rule other than a log rule, needs the body.
+        Return False if a filter, or a rule other than a log rule, needs the response body.
         """
         decision = self._fallback
         if decision is None:

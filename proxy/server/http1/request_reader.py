@@ -76,8 +76,8 @@ class RequestReader:
     def next_head(self) -> RequestHead | None:
         """Return the head of the next request. Return None if the head is incomplete.
 
-        If the method returns None, the buffer contains only the incomplete head. Raise MalformedHead if the
-        head breaks RFC 9112 or a limit; `head_so_far` then returns its bytes.
+        After this method returned None, the buffer contains only the incomplete head. Raise MalformedHead if
+        the head breaks RFC 9112 or a limit; `head_so_far` then returns its bytes.
         """
         data = self._waiting
         start = self._begins_at

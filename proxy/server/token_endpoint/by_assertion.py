@@ -69,7 +69,7 @@ def prove_by_assertion(request: TokenRequest, form: dict[str, str]) -> None:
 
 
 def _assertion_of(form: dict[str, str], authorization: bytes | None) -> Assertion:
-    """Return the client assertion of a form that has no client secret.
+    """Return the client assertion of a token request. The request must not also have a client secret.
 
     Raise OAuthError if the form is invalid, or AssertionRefused if the client assertion is invalid.
     """
