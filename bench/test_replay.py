@@ -1,6 +1,6 @@
 """Measure a replay: evaluate a thousand stored events with a draft ruleset, and count the verdicts.
 
-The replayed events are bytes, as they are when the command `ruleset replay` reads them from the store.
+The replayed events are bytes, in the form that the command `ruleset replay` reads from the store.
 """
 
 import json

@@ -25,7 +25,7 @@ _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Processor cores of a measurement.
+    """Processor cores on which a benchmark runs its programs.
 
     The measured server runs on the processor core `server`. The load generator and the upstream run on the
     processor core `load`.

@@ -86,8 +86,7 @@ class SingleSignOn:
     async def _look(self) -> None:
         """Log an error of the identity provider or its settings at startup.
 
-        The result of this check at startup is not stored, because the provider's error may be fixed before
-        the next sign-in.
+        The startup check stores no result, because the provider's error may be fixed before the next sign-in.
         """
         provider = Provider(self._settings, self._gate.context.clock, self._egress)
         try:

@@ -24,7 +24,7 @@ _DOWNLOAD: Final = "download $metadata from the service again"
 
 
 class MetadataError(ValueError):
-    """A `$metadata` document can't be used as a schema.
+    """Error because a `$metadata` document can't be used as a schema.
 
     The message of a MetadataError gives the line, the fault and the remedy.
     """

@@ -278,7 +278,7 @@ async def _letter(context: OperationContext, sink: AnyTable, letter: DeadLetter,
 async def _refused_id(context: OperationContext, sink: AnyTable, position: int) -> str | None:
     """Return the id of the event or notice at a position.
 
-    Return None if retention deleted this event or notice.
+    Return None if retention deleted the event or notice at the position.
     """
     if isinstance(sink, WebhookSettings):
         notices = await context.store.notices_after(position - 1, 1)

@@ -168,7 +168,7 @@ def _in_transaction(job: Callable[[Connection], T], raw: Connection) -> T:
 def _prepare(raw: Connection) -> str:
     """Return the incarnation id of the index tables, which is new each time that the tables are created.
 
-    If the database has no index tables of this format, create the tables.
+    If the database has no index tables of the current format, create the tables.
     """
     rows(raw, f"SELECT pg_advisory_xact_lock({_MAKING})")
     ((is_there,),) = rows(raw, f"SELECT to_regclass('{STATE}') IS NOT NULL")

@@ -227,7 +227,7 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
     """Return the proxies that need attention most, sorted by losses, then by state, then by silence.
 
     Proxies with losses come before proxies without losses. In both parts of the list, enabled proxies come
-    before disabled proxies, and longer silent proxies come before others with the same state. The list
+    before disabled proxies. If two proxies have the same state, the longer silent proxy comes first. The list
     includes a retired proxy only if the proxy has losses. In the sort order, a retired or ended proxy counts
     as a disabled proxy.
     """
@@ -262,7 +262,7 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
 def note_heartbeat(connection: Connection, proxy_id: str, received_ms: int, said: Said) -> None:
     """Store the values of a proxy's newest heartbeat that lists and counts of proxies need.
 
-    A heartbeat can report the proxy's end. After a heartbeat with this report, the proxy counts as ended
+    A heartbeat can report the proxy's end. After a heartbeat that reports the end, the proxy counts as ended
     until its next message changes `last_seen_ms`.
     """
     ended_ms, health = (received_ms, "ok") if said.health == "ended" else (None, said.health)

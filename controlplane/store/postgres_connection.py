@@ -111,7 +111,7 @@ class PostgresConnection:
 
         The boolean of a lock is True if the lock is acquired in shared mode.
 
-        The same SQL statement also reads the time of the database, after it has acquired the locks.
+        After the SQL statement has acquired the locks, it reads the time of the database.
         """
         taken = (f"pg_advisory_xact_lock{'_shared' if shared else ''}(?)" for _, shared in numbers)
         self._now = self._execute(

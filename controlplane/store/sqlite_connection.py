@@ -85,8 +85,8 @@ class SqliteConnection:
 
         A text with an escaped byte does not match any link of the audit chain.
 
-        Without these escapes, SQLite raises an error for text that is not UTF-8, and a verification of the
-        audit chain cannot find the changed byte.
+        If invalid bytes were not escaped, SQLite would raise an error, and a verification of the audit chain
+        could not find the changed byte.
         """
         self.raw.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
         try:

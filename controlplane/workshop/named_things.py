@@ -159,7 +159,8 @@ def _is_of_one_type(graph: SchemaGraph, step: reached.Step) -> bool:
     """Return True if the relation's target objects are contained, or if no type derives from their type.
 
     The path `/users/{id}/messages` counts as the type `message`, which is the type of its objects.
-    `/groups/{id}/members` counts as a relation, because the members have other addresses.
+    `/groups/{id}/members` counts as a relation, because the members of a group also have addresses outside
+    the group.
     """
     return bool(graph.model.member_flags(step.member) & CONTAINED) or not graph.has_derived(step.type)
 

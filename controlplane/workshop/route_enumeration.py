@@ -305,7 +305,7 @@ def _body_routes(
 ) -> Iterator[Route]:
     """Yield the routes that write an object with a PATCH to the object, or a POST to its collection.
 
-    The body of these PATCH and POST requests is `body`.
+    Each of the PATCH and POST requests sends `body`.
     """
     text = json.dumps(body)
     item = path.item()

@@ -30,9 +30,8 @@ class Share:
     """Issuers whose keys are read, and issuers left out because an organisation exceeds its limit.
 
     `payer` maps each issuer to one organisation: the issuer counts against the limit of this organisation. If
-    several organisations name the same issuer, `payer` is the organisation that names the fewest issuers.
-    Without this choice, one organisation could delay the reading of an issuer's keys for another
-    organisation.
+    several organisations name the same issuer, `payer` is the organisation that names the fewest issuers. One
+    organisation therefore cannot delay the reading of an issuer's keys for another organisation.
     """
 
     read: Mapping[str, Pinned]

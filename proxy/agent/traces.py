@@ -106,7 +106,7 @@ class TraceExporter:
     def offer(self, records: Sequence[Record], id_prefix: int) -> None:
         """Add trace spans of sampled records to the queue.
 
-        The method `offer` never waits. If the queue is full, spans of the records are lost.
+        The method `offer` of the exporter never waits. If the queue is full, spans of the records are lost.
         """
         for record in records:
             if not is_sampled(record):

@@ -54,7 +54,10 @@ def shared_authority(url: str) -> str | None:
 
 
 def is_shared_tenant(authority_url: str, tenant_id: str) -> bool:
-    """Return True if `tenant_id` stands for many Entra tenants. An empty `authority_url` means Entra."""
+    """Return True if `tenant_id` stands for many Entra tenants.
+
+    An empty `authority_url` means Microsoft Entra.
+    """
     return (not authority_url or is_entra(authority_url)) and tenant_id.lower() in _OF_MANY
 
 

@@ -226,7 +226,8 @@ def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificatio
 def _names(host: Host, address: str) -> str:
     """Return the names in the TLS certificate that the host presents.
 
-    The certificate is not verified. The doctor only shows the names in the certificate.
+    The doctor does not verify the TLS certificate of the host. The doctor only shows the names in the
+    certificate.
     """
     from cryptography import x509
 

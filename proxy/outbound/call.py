@@ -18,7 +18,7 @@ SMALL_RESPONSE: Final = 64 * 1024  # bytes of any response, except a sync respon
 
 
 class CallFailed(Exception):
-    """The response to an outgoing call is missing or incomplete.
+    """Error because the response to an outgoing call is missing or incomplete.
 
     The text of a CallFailed error says what failed. The attribute `cause` of CallFailed is the exception that
     caused the failure.

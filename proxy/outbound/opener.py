@@ -16,7 +16,7 @@ _UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)
 def egress_handlers(egress: Egress) -> tuple[BaseHandler, ...]:
     """Return the egress handlers for an opener of `urllib.request`.
 
-    Without these handlers, urllib would read the proxy environment variables itself, and by different rules
+    Without egress handlers, urllib would read the proxy environment variables itself, and by different rules
     than Graphward.
     """
     return ProxyHandler({}), _ThroughEgress(egress)

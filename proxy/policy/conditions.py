@@ -44,7 +44,7 @@ _NEGATIVE: Final = frozenset(("not_equals", "not_in"))
 
 
 class InvalidRegex(ValueError):
-    """The RE2 library rejects the regular expression."""
+    """Error because the RE2 library rejects a regular expression."""
 
 
 def compile_check(condition: Condition) -> Check:

@@ -94,7 +94,7 @@ class RulesetProblem:
 
 
 class InvalidRuleset(ValueError):
-    """The ruleset is invalid; `problems` has every problem in document order.
+    """Error because a ruleset is invalid; `problems` has every problem in document order.
 
     If a ruleset has very many problems, `problems` contains the first ones and, as its last entry, a note
     that there are more.
@@ -111,7 +111,7 @@ class InvalidRuleset(ValueError):
 def at_most(problems: list[RulesetProblem]) -> list[RulesetProblem]:
     """Return the first MAX_PROBLEMS problems.
 
-    If there are more than MAX_PROBLEMS problems, add an entry that says so.
+    If there are more than MAX_PROBLEMS problems, add an entry that says that the list is incomplete.
     """
     if len(problems) <= MAX_PROBLEMS:
         return problems

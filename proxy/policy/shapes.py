@@ -1,12 +1,12 @@
 """Filter responses of a known shape, many times faster than the filter that goes member by member.
 
 A shape lists the members of the JSON objects at one place of a response, in their order. The filter decodes a
-response into structs that it made for the shape, and encodes the structs again. In these structs, every value
-is a span of the original response text. If the response, decoded and encoded again, has its original bytes,
-the shape describes the whole response. If a shape describes a response, the response has no unknown and no
-duplicate member names, and its members have the order and the spelling of the shape. If the shape describes
-the response, the filter unsets the hidden members and encodes the rest. If no known shape describes a
-response, the slower filter goes through it member by member.
+response into structs that it made for the shape, and encodes the structs again. Every value in a struct of
+the filter is a span of the original response text. If the response, decoded and encoded again, has its
+original bytes, the shape describes the whole response. If a shape describes a response, the response has no
+unknown and no duplicate member names, and its members have the order and the spelling of the shape. If the
+shape describes the response, the filter unsets the hidden members and encodes the rest. If no known shape
+describes a response, the slower filter goes through it member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
 uniform whitespace is made compact for the comparison, and formatted again afterwards.
@@ -193,7 +193,7 @@ class Plan:
 def learn(body: bytes, level: Level) -> Plan | None:
     """Learn the shape of a response.
 
-    Return a filter plan for this shape, or None if the shape is unsuitable.
+    Return a filter plan for the learnt shape, or None if the shape is unsuitable.
     """
     try:
         shape = _learn_shape([Raw(body)], level)

@@ -1,7 +1,7 @@
 """Limits per client: open connections of one address, and failed attempts to get a token.
 
-Each worker has its own counts of connections and failures in memory. The tables of these counts have a
-limited size, and are lost when the worker ends.
+Each worker has its own counts of connections and failures in memory. The tables with the counts of clients
+have a limited size, and are lost when the worker ends.
 """
 
 from __future__ import annotations

@@ -15,7 +15,10 @@ MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key must be at least as long as the h
 
 
 class SigningKeyError(Exception):
-    """The signing key can't be used. The message of a SigningKeyError is one line for the operator."""
+    """Error because the signing key can't be used.
+
+    The message of a SigningKeyError is one line for the operator.
+    """
 
 
 def signing_key(given: str, path: Path) -> bytes:

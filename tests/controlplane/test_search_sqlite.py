@@ -271,7 +271,7 @@ async def test_a_new_file_has_a_new_name_in_the_outbox_and_a_reopened_one_keeps_
 async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_processes(
     tmp_path: Path,
 ) -> None:
-    """POSIX locks belong to the process.
+    """POSIX file locks belong to a process, not to a file descriptor.
 
     If any part of a process closes a file, the process releases all its locks on this file.
     """

@@ -40,7 +40,7 @@ _server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
 
 
 def run(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `python -m controlplane` with these arguments, in the project's directory and with empty input.
+    """Run `python -m controlplane` with the given arguments, in the project's directory and with empty input.
 
     Raise subprocess.TimeoutExpired if the command runs longer than TIMEOUT_SECONDS.
     """

@@ -1,6 +1,6 @@
 """Tests of the proxy's start: each mistake gives one line and status 2; any user can start the proxy.
 
-With the option `--check`, the program reports the same mistakes without a start, and shows no secret.
+The option `--check` reports the same mistakes as a start, without starting the proxy, and shows no secret.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Remember used assertions on disk, for all workers of the proxy, so that no assertion is accepted twice.
 
 Each application has its own file, so one application cannot fill the store of another. If the credentials of
-several applications accept the same issuer token, these applications share a file. The shared file ensures
-that only one of these applications can use the token.
+several applications accept the same issuer token, these applications share a file. If several applications
+share a file, only one of them can use the token.
 
 Each file of used assertions is a sequence of records of equal size. A kernel lock lets only one thread of one
 process read and append at a time. Records that were written to the file remain if the process is killed. If
@@ -123,7 +123,7 @@ def _open(path: Path) -> int:
 
 
 def _lock(file: int, seconds: float) -> None:
-    """Lock the file of used assertions. Wait at most LOCK_SECONDS for the lock.
+    """Lock the file of used assertions. Wait at most `seconds` seconds for the file lock.
 
     Raise OSError if another process still holds the file lock after `seconds` seconds.
     """

@@ -46,7 +46,7 @@ _LONGEST_ID: Final = 256  # bytes of an id to record; longer ids are not used to
 def version_of(target: Target) -> str:
     """Return the API version in the target of a `$batch` request.
 
-    Raise Refusal if another server could find a different API version in this `$batch` target.
+    Raise Refusal if another server could find a different API version in the target of a `$batch` request.
 
     If the target were ambiguous, the upstream could serve other resources than the resources that the proxy
     evaluated.
