@@ -207,8 +207,8 @@ REASONS: Final = {
     "[credential problems](#credential-problems).",
     "tooManyFailures": "Find the client that sends wrong credentials by the field `clientIp` of the events. "
     "The proxy counts wrong credentials for one minute. Even after too many failures, "
-    "the proxy accepts a secret that was right before if the secret comes from another "
-    "address.",
+    "the proxy accepts a secret from another address if the proxy has accepted the secret "
+    "before.",
     "invalidToken": "The application must request a new proxy token. If audit events of one application "
     "have the reason `invalidToken` again and again, check that the application is enabled "
     "and that its secret was not replaced.",

@@ -38,7 +38,7 @@ REASONS: Final = MappingProxyType(
         "tokenRefused": "the application's credentials were wrong, or the application is disabled",
         "assertionRefused": "the proxy refused a client assertion; `credentialProblem` has the reason",
         "certificateRefused": "the proxy refused a client certificate; `credentialProblem` has the reason",
-        "tooManyFailures": "the client or its address failed too often, so the proxy compared no secret",
+        "tooManyFailures": "the proxy compared no secret: the client or its address failed too often before",
         # Requests that were refused before their rules were evaluated.
         "invalidToken": "the request's proxy token is expired or revoked, or the application is disabled",
         "malformedRequest": "the request is not HTTP that the proxy accepts",
