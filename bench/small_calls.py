@@ -81,7 +81,10 @@ def batch_of(size: int) -> Callable[[Sender], bytes]:
 
 
 def settings_for(port: int, url: str) -> str:
-    """Return control plane settings. The store is a file, or if `url` is not empty, a PostgreSQL database."""
+    """Return settings of a control plane as TOML text.
+
+    The store is a file, or if `url` is not empty, a PostgreSQL database.
+    """
     settings = SETTINGS.format(port=port)
     if not url:
         return settings

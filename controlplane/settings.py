@@ -59,8 +59,8 @@ class OidcRoleSettings:
     """Role for each person whose sign-in token has a given value in a claim, such as an app role or a group.
 
     A person whose token has this claim value can sign in without being added as an operator. A settings file
-    may have any number of `[[Console.OidcRoles]]` tables. If several `[[Console.OidcRoles]]` tables apply to a
-    person, the person gets the highest role for each organisation.
+    may have any number of `[[Console.OidcRoles]]` tables. If several `[[Console.OidcRoles]]` tables apply to
+    a person, the person gets the highest role for each organisation.
     """
 
     name: str = setting(
@@ -248,7 +248,7 @@ class SecretsSettings:
         yield from placeholder_problems("Secrets.MasterKeyVaultUrl", url, "your key vault's address")
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield the settings keys of this section that have no effect, for the settings loader."""
+        """Yield each settings key of this section that has no effect, for the settings loader."""
         if self.key_file is None:
             other = "MasterKey" if self.master_key else "MasterKeyVaultUrl"
             yield "Secrets.MasterKeyFile", f"has no effect, because {other} is given: remove it"
@@ -335,12 +335,12 @@ class Settings:
 
     @property
     def event_sinks(self) -> tuple[AnySink, ...]:
-        """Sinks in the settings that get audit events."""
+        """Sinks that the settings define for audit events."""
         return tuple(each for each in self.sinks if not isinstance(each, WebhookSettings))
 
     @property
     def webhooks(self) -> tuple[WebhookSettings, ...]:
-        """Sinks in the settings that get notices for operators."""
+        """Sinks that the settings define for notices to operators."""
         return tuple(each for each in self.sinks if isinstance(each, WebhookSettings))
 
     def problems(self) -> Iterator[tuple[str, str]]:

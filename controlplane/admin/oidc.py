@@ -77,7 +77,7 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A verified ID token with its access token, which is an empty text if the provider sent none."""
+    """A verified ID token, and the access token (an empty text if the provider sent none)."""
 
     claims: Claims
     access_token: str
@@ -206,7 +206,7 @@ class Provider:
         return Claims("userinfo", members)
 
     async def check(self, redirect_uri: str) -> None:
-        """Check the keys and endpoints, and whether the provider accepts the console as a client."""
+        """Check that the provider publishes keys and endpoints, and accepts the console as a client."""
         await self._published(_KEPT_MS)
         nobody = Secrets("", "", "graphward-looks-whether-this-client-is-known-to-the-provider")
         try:
@@ -349,7 +349,7 @@ def _decoded(response: _Response, cls: type[T]) -> T:
 
 
 def _tokens(response: _Response) -> dict[str, Any]:
-    """Return the members of the provider's token response.
+    """Return the JSON fields of the provider's token response.
 
     Raise SignInFailed for an OAuth error response (RFC 6749 section 5.2), even if its status is 200.
     """

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """Operator that a verified sign-in identifies."""
+    """Operator whom a verified sign-in identifies, with facts about the sign-in."""
 
     operator: Operator
     details: Mapping[str, str]  # members of the line in the operator log

@@ -45,7 +45,7 @@ class ObjectStore(ObjectReader, Protocol):
 
 
 class Folder:
-    """A copy of an archive in a directory.
+    """A copy of an archive of audit events, in a directory.
 
     The control plane never writes to the directory that contains the copy.
     """

@@ -509,7 +509,7 @@ def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProble
 
 
 def _empty_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
-    """Find keys without a value in a configuration document.
+    """Find YAML keys without a value in a configuration document.
 
     A key such as `apps:` without a value could mean an empty list, or that the directory does not manage
     apps.

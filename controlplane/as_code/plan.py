@@ -134,7 +134,7 @@ def _digest(changes: list[Change]) -> str:
 
 
 def _org_changes(org: WantedOrg, present: PresentOrg, deleted: Sequence[Change]) -> Iterator[Change]:
-    """Yield the changes within an organisation.
+    """Yield the plan's changes within one organisation.
 
     The plan deletes apps first, so that a new app can get a name similar to the name of a deleted app.
     Rulesets and schemas are deleted last, because apps use them until the apps are changed.
@@ -361,7 +361,7 @@ def _active(org: PresentOrg) -> Mapping[str, PresentRuleset]:
 
 
 def _others(wanted: Wanted, present: Present) -> Iterator[Unmanaged]:
-    """Find objects in managed lists that the configuration directory does not name, in deletion order."""
+    """Find objects that are in managed lists but not in the configuration directory, in deletion order."""
     for org in wanted.organisations:
         held = present.organisations.get(org.name, _NEW_ORG)
         listed: tuple[tuple[Kind, Any, Mapping[str, Any], str], ...] = (

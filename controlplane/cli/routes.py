@@ -79,7 +79,7 @@ def routes(
 
 
 def _named(file: str, problem: str) -> str:
-    """Return the text of a problem, which begins with the file or the option that has the problem."""
+    """Return the text of a problem; the text begins with the file or the option that has the problem."""
     if problem.startswith("ruleset:"):
         return f"{file}{problem.removeprefix('ruleset')}"
     return f"--{problem}"

@@ -131,7 +131,7 @@ def _alone(source: Path) -> Alone:
 
 
 async def _logged(url: str) -> None:
-    """Add a line to the copy's operator log, which says that the store is a copy."""
+    """Add a line to the copy's operator log; the line says that the store is a copy."""
     from controlplane.clock import SystemClock
     from controlplane.store.interface import NewLogLine
     from controlplane.store.postgres import PostgresStore

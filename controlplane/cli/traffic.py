@@ -173,7 +173,7 @@ def replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
 
 
 class _Progress:
-    """Progress line on a terminal, which is removed when the replay ends."""
+    """Progress line that is removed from the terminal when the replay ends."""
 
     def __init__(self) -> None:
         self._shown = False
@@ -296,7 +296,7 @@ def _read_har(file: Path, bases: Sequence[str]) -> Har:
 
 
 def _remark_facts(har: Har) -> dict[str, object]:
-    """Return the omitted HAR entries and the unknown facts of the other entries, as JSON members."""
+    """Return the omitted HAR entries and the unknown facts of the other entries, as JSON fields."""
     return {
         name: [{"what": one.what, "count": one.count, "entries": one.entries} for one in remarks]
         for name, remarks in (("leftOut", har.left_out), ("unknown", har.unknown))

@@ -148,7 +148,7 @@ def _group(
 def _replaced(before: Sequence[str], after: Sequence[str], first: int, new_first: int) -> Iterator[DiffLine]:
     """Yield the removed and the added lines of a changed range.
 
-    Words that differ between two similar lines are marked.
+    Mark the words that differ between two similar lines.
     """
     partner = dict(_partners(before, after))
     partner_of_new = {new: old for old, new in partner.items()}

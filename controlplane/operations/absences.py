@@ -1,7 +1,7 @@
-"""Notes on a search for audit events that found nothing: names, values and times that no event can have.
+"""Notes on an audit search without results: names, values and times that no event can have.
 
 A deleted application, or a rule of an earlier ruleset version, may still have events. A search reports
-unknown names as notes beside an empty result, and not as errors. The notes name only things that the actor
+unknown names as notes beside an empty result, and not as errors. The notes name only objects that the actor
 has permission to look at.
 """
 
@@ -92,7 +92,7 @@ def _ids_in(text: str) -> set[str]:
 
 
 def exclusions(wanted: Filter) -> Filter:
-    """Return the terms of a filter that exclude events by a name, such as `-app:payroll`.
+    """Return those filter terms that exclude events by a name, such as `-app:payroll`.
 
     In a filter, an excluded name that does not exist excludes no event. An empty search result does not show
     that an excluded name does not exist.
@@ -107,7 +107,7 @@ def exclusions(wanted: Filter) -> Filter:
 
 
 def notes(wanted: Filter, known: Known) -> Iterator[str]:
-    """Yield a note for each value of a filter that no event can have."""
+    """Yield a note for each filter value that no event can have."""
     for term in wanted.terms:
         if not isinstance(term, FieldTerm):
             continue

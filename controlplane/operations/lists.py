@@ -1,4 +1,4 @@
-"""Request members that all lists share: a part of a name to search for, a sort column, and pages.
+"""Request fields that all lists share: a part of a name to search for, a sort column, and pages.
 
 If a list request has no search, sort or paging fields, the response contains all rows, as programs without
 support for pages expect. The rows are read page by page, so that the server can serve other requests in
@@ -57,7 +57,7 @@ class Listed(Generic[R]):
 
 
 def by_column(name: ListName) -> msgspec.Meta:
-    """Return the description of a list's request member `sort` for the admin API."""
+    """Return the description of the field `sort` of a list request, for the admin API."""
     columns = SORT_COLUMNS[name]
     choice = [sign + column for column in columns for sign in ("", "-")]
     return msgspec.Meta(description=_COLUMN + ", ".join(columns) + ".", extra_json_schema={"enum": choice})

@@ -26,14 +26,14 @@ from controlplane.operations.context import OperationContext
 class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Typed request of an operation, from JSON or from path and query.
 
-    If the operation's path names a member of the request, the value of the member comes from the URL path. A
-    request member that is not in the URL path comes from the query of a GET request, or from the JSON body
-    for other methods.
+    If the operation's path names a request field, the value of the field comes from the URL path. A request
+    field that is not in the URL path comes from the query of a GET request, or from the JSON body for other
+    methods.
     """
 
 
 class Response(msgspec.Struct, rename="camel"):
-    """Typed response of an operation. The response is sent as JSON.
+    """Typed response of an operation. The response of an operation is sent as JSON.
 
     The JSON of a response is the same on the command line and in the admin API.
     """
@@ -71,7 +71,7 @@ _BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "les
 def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
     """Return the text of a validation error for a request of the class `cls`.
 
-    The text begins with the name of the request member that is not valid.
+    The text begins with the name of the request field that is not valid.
     """
     unknown = _UNKNOWN.fullmatch(str(error))
     # an unknown member of the request itself; for nested ones, msgspec names the place
@@ -87,7 +87,7 @@ def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
 
 
 def _choice(member: str, cls: type[Any]) -> tuple[str, ...]:
-    """Return the values that a request member can have, if the type of the member lists the values."""
+    """Return the values that a request field can have, if the type of the field lists the values."""
     if not (isinstance(cls, type) and issubclass(cls, msgspec.Struct)):  # a body may be read as a dict
         return ()
     kinds = [each.type for each in msgspec.structs.fields(cls) if each.encode_name == member]

@@ -87,7 +87,7 @@ async def _end(context: OperationContext, position: int, outcome: str) -> None:
 def masked(request: Request) -> str:
     """Return a request as JSON for the operator log, with masked secrets.
 
-    In members that are not masked, each secret that Graphward made is shortened to its prefix.
+    In fields that are not masked, each secret that Graphward made is shortened to its prefix.
     """
     secrets = _secret_members(type(request))
     members: dict[str, Any] = msgspec.to_builtins(request)
@@ -100,7 +100,7 @@ def masked(request: Request) -> str:
 
 @cache
 def _secret_members(kind: type[Request]) -> frozenset[str]:
-    """Return the JSON names of those members of a request type whose values are secrets."""
+    """Return the JSON names of those fields of a request type whose values are secrets."""
     hints = get_type_hints(kind, include_extras=True)
     fields = msgspec.structs.fields(kind)
     return frozenset(field.encode_name for field in fields if _is_secret(hints[field.name]))

@@ -166,7 +166,7 @@ class ReadRuleset:
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and activate it as a new version.
 
-    The member `name` in the ruleset text is the name of the ruleset.
+    The YAML key `name` in the ruleset text gives the name of the ruleset.
     """
     org = await context.resolve.org(actor, "editor", request.org)
     current, now = await context.store.current_schemas(org.org_id), context.clock.wall_ms()

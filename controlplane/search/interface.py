@@ -188,5 +188,5 @@ class RangedIndex(SearchIndex, Protocol):
     """A search index that recognises a repeated range of events by the token of the range."""
 
     async def write_range(self, events: Sequence[Event], given: GivenOut) -> None:
-        """Write all events of the range that the store still has."""
+        """Write those events of the range that the store still has."""
         ...

@@ -419,9 +419,9 @@ def _fold_sequence(
 ) -> None:
     """Add the sequence numbers in a batch to the received ranges of its proxy.
 
-    `accepted` is the number of events in the batch that are new. If `accepted` exceeds the count of new
-    sequence numbers, the batch has duplicate sequence numbers. A proxy sends duplicate sequence numbers if it
-    lost its journals, or if a second proxy runs under the same name.
+    `accepted` is the number of new events in the batch. If `accepted` exceeds the count of new sequence
+    numbers, the batch has duplicate sequence numbers. A proxy sends duplicate sequence numbers if it lost its
+    journals, or if a second proxy runs under the same name.
     """
     came = ranges(seq for seq in batch.seqs if seq is not None)
     if not came:
@@ -460,7 +460,7 @@ def _count_implausible(connection: Connection, batch: NewBatch, accepted: int, w
 
 
 def _gaps(connection: Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:
-    """Return those gaps in the sequence numbers of a proxy that overlap the range `within`.
+    """Return each gap in a proxy's sequence numbers that overlaps the range `within`.
 
     Of the gaps that begin before the range `within`, only the last gap can overlap the range.
     """

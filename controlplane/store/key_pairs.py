@@ -29,7 +29,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeyPairs:
-    """The pairs of keys of a proxy that the control plane accepts now."""
+    """The key pairs that the control plane currently accepts from a proxy."""
 
     current: bytes  # digest of the API key
     before: bytes | None  # digest of the API key of the earlier pair

@@ -42,7 +42,7 @@ def finish(connection: Connection, index: str, given: GivenOut) -> None:
 def go_back(connection: Connection, index: str, position: int) -> None:
     """Move the cursor of an index back to `position`, because the index lacks the events after it.
 
-    The outbox then gives the index the events after the position again, in ranges with new tokens.
+    The outbox gives the index all events after `position` again, in ranges with new tokens.
     """
     connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (position, index))
     connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))

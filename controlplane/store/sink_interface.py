@@ -98,7 +98,7 @@ class SinkStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewNotice:
-    """A new notice for operators, which has no position yet."""
+    """A new notice for operators, without a position."""
 
     notice_id: str
     time_ms: int

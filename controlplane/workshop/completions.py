@@ -37,7 +37,7 @@ _OF_KEY: Final = {"rules": "_Rule", "match": "_Match", "conditions": "_Condition
 
 @dataclass(frozen=True, slots=True)
 class SchemaWords:
-    """Names from a schema that can be part of a ruleset.
+    """Schema names that can occur in a ruleset.
 
     Each list of names is sorted and has no duplicates.
     """

@@ -1,4 +1,4 @@
-"""Warnings about names in a ruleset that may be mistakes: mixed alphabets and typing errors."""
+"""Warnings about possible mistakes in the names of a ruleset: mixed alphabets and typing errors."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
         return self.verdict == "filter" and self.rule_ids is not None
 
     def outcome(self, former: Rules | None) -> Outcome:
-        """Return the recorded outcome.
+        """Return the outcome that the audit event records.
 
         `former` are the rules that evaluated the event, and supply its filter.
         """
@@ -568,7 +568,7 @@ class Tally:
         self.unchanged += 1
 
     def pass_over(self) -> None:
-        """Count an event of a request that no rule evaluated."""
+        """Count an event whose request was not evaluated by any rule."""
         self.events += 1
         self.unasked += 1
 

@@ -45,7 +45,7 @@ def place_of(url: str, key: str, ca_key: str) -> Place:
 def of_refusal(code: str, identity_file: str = "") -> str:
     """Return the remedy for an error code of the control plane; empty if the code has no remedy.
 
-    `identity_file` is the file with the keys of a proxy that enrolled itself.
+    `identity_file` is the file with the API keys of a proxy that enrolled itself.
     """
     if identity_file and code in OF_KEYS:
         return (

@@ -4,7 +4,7 @@ The agent stores the proxy's identity in a file, and renews the proxy's keys whe
 
 Every signed call takes the current keys from `present`. Each state of the enrolment is on disk before
 anything depends on it (`startup/identity_file.py`), so a killed proxy can continue from that state. A proxy
-that has keys never enrols again by itself, because that would undo a revocation.
+that has API keys never enrols again by itself, because a new enrolment would undo a revocation.
 """
 
 import asyncio
@@ -112,7 +112,10 @@ class Enrolment:
         self._state = self._restored()
 
     def present(self) -> Identity:
-        """Return the keys that sign the proxy's next call. Raise CallFailed if the proxy has no keys."""
+        """Return the keys that sign the proxy's next call.
+
+        Raise CallFailed if the proxy is not enrolled, and so has no keys.
+        """
         keys = keys_of(self._state)
         if keys is None:
             raise CallFailed(f"this proxy is not enrolled: {self._why_not()}")
@@ -323,7 +326,7 @@ class Enrolment:
         self._is_refused = False
 
     async def _is_accepted(self, keys: Keys) -> bool:
-        """Sign one sync request with the keys, and return True if the control plane accepts them.
+        """Sign one sync request with the given keys, and return True if the control plane accepts the keys.
 
         Raise CallFailed if the response proves neither acceptance nor refusal of the keys.
         """

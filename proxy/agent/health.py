@@ -38,7 +38,7 @@ _UPSTREAM_WINDOW_SECONDS: Final = 60.0
 class AuditStatus:
     """State of the audit events on this host.
 
-    The journal's thread determines this state of the audit events.
+    Each AuditStatus is made on the journal's thread.
     """
 
     journal: JournalStatus

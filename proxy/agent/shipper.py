@@ -46,7 +46,7 @@ _LARGE_AT_ONCE: Final = 4  # number of batches larger than ordinary ones in memo
 
 @dataclass(slots=True)
 class _Delivery:
-    """State of the delivery for one organisation, which is kept in memory and not in the journal."""
+    """Delivery state of one organisation; the state is kept in memory and not in the journal."""
 
     org_id: str
     pending: int = 0

@@ -96,9 +96,9 @@ class UnknownIssuerKey(msgspec.Struct, frozen=True, tag="unknownIssuerKey", tag_
 
 
 class IssuerKeys(msgspec.Struct, frozen=True, tag="issuerKeys", tag_field="type", rename="camel"):
-    """agent -> worker: the keys that an issuer publishes.
+    """agent -> worker: the signing keys that an issuer publishes.
 
-    The published keys replace the issuer's earlier keys in the worker.
+    The newly published signing keys replace the issuer's earlier keys in the worker.
     """
 
     identity: str  # issuer of the keys

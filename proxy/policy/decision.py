@@ -170,7 +170,7 @@ class ImpliedRules:
         raise NotImplementedError
 
     def may_imply(self, target: Target) -> bool:
-        """Return False if no request to this target implies another request, whatever the request body is."""
+        """Return False if no request to the target implies another request, with any request body."""
         raise NotImplementedError
 
     def requests(self, request: RequestFacts) -> Iterator[Implied]:

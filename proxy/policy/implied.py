@@ -1,8 +1,8 @@
 """Find the requests that a request implies by expanding, naming, binding, creating, subscribing or searching.
 
 Rules evaluate each implied request like a request that the client sends itself. If the path alone does not
-show that an address is a collection, an implied request has several possible addresses. For example, `GET
-/groups?$expand=members` reads `/groups/{any}/members`.
+show that an address is a collection, an implied request has several possible addresses. For example, the
+request `GET /groups?$expand=members` implies a read of `/groups/{any}/members`.
 """
 
 from __future__ import annotations
@@ -546,7 +546,7 @@ def _entities_in(document: object) -> list[dict[str, list[object]]]:
 
 
 class _Members:
-    """One pass through the objects of a request body, which finds the implied requests."""
+    """One pass that finds the implied requests in the objects of a request body."""
 
     __slots__ = ("_below", "_left", "_request")
 

@@ -128,7 +128,7 @@ def _member_held(things: Things, member: int, owner: int) -> int:
 
 
 def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
-    """Return True if the next step is a key or a type cast, which selects some objects of the given step."""
+    """Return True if the next step is an object id or a type cast, which selects some objects of the step."""
     return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
 
 

@@ -15,7 +15,7 @@ from proxy.wire.log_line import LineFormatter
 
 
 class _StandardError:
-    """Output stream for log lines that never blocks, even if no program reads standard error."""
+    """Log output stream that never blocks, even if no program reads standard error."""
 
     def __init__(self) -> None:
         self._fd = self._shared = sys.stderr.fileno()

@@ -58,7 +58,7 @@ class KillOrder:
         )
 
     def unknown(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Iterator[str]:
-        """Yield the names in the emergency stop file that the rules do not contain."""
+        """Yield each name that the emergency stop file contains and the rules do not contain."""
         known_apps = {name for app in apps for name in _names_of(app)}
         known_orgs = {*orgs, *orgs.values()}
         yield from (f"org {each}" for each in self.orgs if each not in known_orgs)

@@ -46,7 +46,7 @@ def identity_problems(settings: Settings) -> Iterator[str]:
 
 
 def unused_settings(settings: Settings) -> Iterator[str]:
-    """Yield the keys in the settings that have no effect."""
+    """Yield each key in the settings that has no effect."""
     yield from settings.without_effect
     yield from settings.egress.ignored
 

@@ -116,7 +116,9 @@ def read_identity(path: Path) -> IdentityState | None:
 
 
 def write_identity(path: Path, identity: IdentityState) -> None:
-    """Replace the identity file. After a kill or a crash, the file has either the old or the new state.
+    """Replace the identity file.
+
+    If a kill or a crash interrupts the write, the file contains either the old or the new state.
 
     Raise OSError.
     """

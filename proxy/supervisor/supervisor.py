@@ -667,7 +667,7 @@ class Supervisor:
                 listener.close()
 
     def _close_inherited(self) -> None:
-        """Close file descriptors in a child process that belong only to the supervisor."""
+        """Close, in a child process, the file descriptors that belong only to the supervisor."""
         if self._reload is not None:
             self._reload.close_barrier()
         self._close_listeners()

@@ -1,4 +1,4 @@
-"""Tests of the event archive: its content, and that the archive alone shows any later change to it."""
+"""Tests of the event archive: its content, and that the archive alone shows any later change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `audit search`: accepted events are found at once, and mistakes print one line."""
+"""Tests of `audit search`: accepted events are found at once, and wrong input gives a one-line error."""
 
 from __future__ import annotations
 

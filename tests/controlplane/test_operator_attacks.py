@@ -414,7 +414,7 @@ TIMES = (
 async def test_no_number_or_time_of_a_proxy_takes_a_page_from_anybody(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key of one organisation's proxy must not be able to break pages that list all proxies."""
+    """The API key of one organisation's proxy must not be enough to break pages that list all proxies."""
     # A store may have times beyond the years of UTC, because earlier releases accepted them.
     monkeypatch.setattr("controlplane.ingest.EARLIEST_MS", -(1 << 62))
     monkeypatch.setattr("controlplane.ingest.LATEST_MS", 1 << 62)

@@ -51,7 +51,7 @@ class SigningKey:
     def sign(self, claims: dict[str, Any], *, algorithm: str | None = None, **header: Any) -> str:
         """Return a signed JWT with the given claims.
 
-        A member of the token's header is left out if the member's value is None.
+        A parameter of the token's header is left out if the parameter's value is None.
         """
         algorithm = algorithm or self.algorithm
         fields = {"alg": algorithm, "typ": "JWT", "kid": self.key_id, **header}

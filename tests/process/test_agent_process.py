@@ -787,7 +787,7 @@ async def test_a_message_of_another_release_is_passed_over() -> None:
 
 
 async def test_a_proxy_without_keys_enrols_itself_and_renews_them_while_it_works(tmp_path: Path) -> None:
-    """A proxy without keys is not ready, and reports why.
+    """A proxy that is not enrolled yet is not ready, and reports why.
 
     After the renewal, all requests use the new keys.
     """

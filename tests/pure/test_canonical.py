@@ -477,7 +477,7 @@ def test_a_long_key_by_a_parameter_alias_is_as_one_in_the_path(value: str, key: 
 
 
 def test_what_aliases_in_a_path_stand_for_is_limited() -> None:
-    """A key in a request path may use the same parameter alias several times (OData 4.01 part 2 §5.3)."""
+    """An object key in a path may use one parameter alias several times (OData 4.01 part 2 §5.3)."""
     half = MAX_WRITTEN_OUT // 2
     assert canonicalise("/users(@a,@a)?@a=" + "b" * half).readings
     assert canonicalise("/users(@a)/x(@a)?@a=" + "b" * half).readings

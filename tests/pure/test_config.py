@@ -339,7 +339,7 @@ def test_the_reference_holds_every_key() -> None:
 
 
 class TestLines:
-    """Tests of line numbers of keys, in every way that TOML lets them be written."""
+    """Tests of the line numbers of settings keys, in every way that TOML lets them be written."""
 
     TEXT = '''\
 # [Comment]

@@ -5,7 +5,8 @@
     any ──> CLOSING
 
 A head that arrives in one piece leads from IDLE to BODY or, without a body, to WAITING. A refused head
-of a request leads to DISCARD. DISCARD leads to CLOSING if the response said that no other response follows.
+of a request leads to the state DISCARD. The state DISCARD leads to the state CLOSING if the response said
+that no other response follows.
 """
 
 from __future__ import annotations
