@@ -30,7 +30,7 @@ def _on_core(core: int) -> None:
 
 
 class ServerFailed(Exception):
-    """A measured server did not start or failed a check.
+    """Error because a measured server did not start or failed a check.
 
     The text of the error contains the output of the server.
     """

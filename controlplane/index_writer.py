@@ -1,10 +1,10 @@
 """Write events from the store's outbox to a search index, in order, and confirm each indexed batch.
 
-The outbox lists the accepted events in the order in which the store accepted them. So the index writer
-buffers little in memory, even if the index is down for long. Ingestion passes events that it has just stored
-to the index writer, in parsed form. The index writer reads events from the store only if these events did not
-fit in memory, or if another process stored them. The index writer may write an event twice (after a crash
-between the write and its confirmation), but never skips an event.
+The outbox lists the accepted events in the order in which the store accepted them. Because the outbox stays
+in the store, the index writer needs little memory, even if the index is down for long. Ingestion passes
+events that it has just stored to the index writer, in parsed form. The index writer reads events from the
+store only if these events did not fit in memory, or if another process stored them. The index writer may
+write an event twice (after a crash between the write and its confirmation), but never skips an event.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class IndexWriter:
         self._woken.set()
 
     def take(self, parsed: Parsed) -> None:
-        """Take the parsed events of a batch that was just stored."""
+        """Accept the parsed events of a batch that was just stored."""
         # An index with ranges reads its events from the store, also for a retry.
         if self._ranged is None and self._parsed_bytes + parsed.size <= MOST_PARSED_BYTES:
             self._parsed[parsed.position] = parsed
@@ -147,7 +147,7 @@ class IndexWriter:
     async def drain(self) -> int:
         """Write all events of the store to the index, unless stop() ends the work earlier.
 
-        Return their number. Raise the error if the index or the store fails.
+        Return how many events were written. Raise the error of the index or the store if one of them fails.
         """
         async with self._draining:  # A search drains the outbox too.
             written = await self._drain()

@@ -70,7 +70,7 @@ class Walk:
 
 
 async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> AsyncGenerator[Walk]:
-    """Verify the organisation's audit chain, starting at the known link if the link's number is known."""
+    """Verify the organisation's audit chain. If `known` has the number of a link, begin with this link."""
     if await store.has_master_key() and await opened_check(vault, store) != CHAINED:
         raise StoreError(
             "the audit chain lacks the events of an earlier release: start the control plane once"

@@ -56,7 +56,7 @@ NOTHING_USED: Final = Uses({}, {}, {})
 class UsedEvent(Protocol):
     """Members of an event that name the application, the rules and the credential that a request used.
 
-    If nothing has checked the event, each of these members may have any type.
+    If nothing has checked the event, each attribute of the event may have any type.
     """
 
     @property

@@ -1,7 +1,7 @@
 """Explanation and remedy for each error code and reason: the texts of docs/reference/errors.md.
 
-The source code of the programs defines all error codes. A test fails if an error code has no explanation
-here, or if an explanation here has no error code.
+The source code of the programs defines all error codes. A test fails if an error code has no explanation in
+this module, or if an explanation has no error code.
 """
 
 from __future__ import annotations

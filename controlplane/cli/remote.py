@@ -105,7 +105,7 @@ class Remote:
     ) -> HTTPResponse:
         """Send a request of an operation to the server, and return the response.
 
-        If the server may have made the change, an error ends with the text `doubt`.
+        If the server may have made the change, the error text ends with `doubt`.
         """
         members: dict[str, Any] = msgspec.to_builtins(asked)
         place = "/".join(

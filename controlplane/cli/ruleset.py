@@ -222,7 +222,7 @@ def _with_way_out(failed: CommandFailed, file: Path, org: str) -> CommandFailed:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A valid ruleset, with the warnings that its check found."""
+    """A valid ruleset, and the warnings of its validation."""
 
     name: str
     rules: int

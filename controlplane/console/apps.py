@@ -154,7 +154,7 @@ def _old_secret(request: PageRequest) -> str:
 
 
 def _soon(request: PageRequest) -> str:
-    """Return the time before which the end of a client secret counts as near, so that the page marks it."""
+    """Return a time: the page marks each client secret that ends before this time."""
     return rfc3339(request.now_ms + SOON_DAYS * DAY_MS)
 
 

@@ -16,7 +16,7 @@ RANK: Final[Mapping[Role, int]] = {"viewer": 0, "editor": 1, "admin": 2}
 
 
 class Forbidden(Exception):
-    """The actor's role does not permit the operation.
+    """Error because the actor's role does not permit the operation.
 
     The exception's text is one line that an operator can read.
     """

@@ -68,7 +68,7 @@ def unit_of(interval_ms: int, starts: Sequence[int]) -> int:
 
 
 def gathered(counts: Iterable[tuple[int, int]], edges: Sequence[int]) -> Counter[int]:
-    """Add the count of each short interval to the longer interval that contains the start."""
+    """Add the count of each short interval to the longer interval in which the short interval starts."""
     found: Counter[int] = Counter()
     for start, count in counts:
         at = bisect_right(edges, start) - 1

@@ -340,8 +340,8 @@ def _purge_part(
 def _remove(db: sqlite3.Connection, part: Part, org: int, rows: Sequence[Sequence[Any]]) -> None:
     """Remove the rows of some events from an index part, but keep the FTS5 tokens of these events.
 
-    The FTS5 tokens of a removed event belong to no row. These tokens are removed together with the whole
-    index part.
+    The FTS5 tokens of a removed event belong to no row. The tokens disappear when the whole index part is
+    removed.
     """
     keys, *columns = zip(*rows, strict=True)
     ((count, newest),) = db.execute(

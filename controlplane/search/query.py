@@ -136,7 +136,7 @@ Match: TypeAlias = Exactly | Like | Between
 
 @dataclass(frozen=True, slots=True)
 class FieldTerm:
-    """Search condition: at least one of the given matches accepts a value of the field."""
+    """Condition of a search: at least one of `matches` must accept the value of the field."""
 
     field: Field
     matches: tuple[Match, ...]
@@ -421,8 +421,8 @@ def parse_time(text: str, now_ms: int) -> int:
 def rfc3339_ms(text: str) -> int | None:
     """Return the milliseconds since 1970 of an RFC 3339 time, or None if the text is not such a time.
 
-    A time without an offset is UTC. The result is None if the text is not an RFC 3339 time. Return None also
-    if the time has no valid year in UTC, because the function `rfc3339` could not write such a time.
+    A time without an offset is UTC. Return None if the text is not an RFC 3339 time. Return None also if the
+    time has no valid year in UTC, because the function `rfc3339` could not write such a time.
     """
     try:
         moment = datetime.fromisoformat(text.upper())

@@ -46,7 +46,7 @@ class ChainTables:
     async def chained_orgs(self) -> list[str]:
         """Return the ids of all organisations that have an audit chain.
 
-        The table `orgs` may lack some of these organisations.
+        The table `orgs` may lack an organisation that has an audit chain.
         """
         rows = await self._database.fetch("SELECT DISTINCT org_id FROM chain ORDER BY org_id")
         return [org_id for (org_id,) in rows]

@@ -27,7 +27,7 @@ ALL: Final = (1 << 63) - 1  # LIMIT that includes all rows
 
 
 class NotUnique(StoreError):
-    """A row cannot be added, because a row with the same key exists."""
+    """Error because a row cannot be added: a row with the same key exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Connection(Protocol):
     def first_position(self, count: int) -> int:
         """Return the first of `count` consecutive positions for new events.
 
-        Each job gets different positions.
+        No two jobs get the same position.
         """
 
     def positions_used(self, last: int) -> None:
@@ -85,7 +85,7 @@ class Connection(Protocol):
         """Return the Unix time in ms by a clock that all processes that use the database share."""
 
     def damaged_text(self) -> AbstractContextManager[None]:
-        """Decode text within this context: bytes that are not UTF-8 become escapes and raise no error.
+        """Return a context in which invalid UTF-8 from the database becomes escapes and raises no error.
 
         Escapes change the text, so the text matches no link of the audit chain and a verification finds the
         damage.
@@ -98,7 +98,7 @@ Job = Callable[[Connection], T]
 class Lock(NamedTuple):
     """Name of a database lock, and the mode in which a job holds the lock.
 
-    A write job holds the lock alone, or jobs share it that only read the locked data.
+    One write job holds the lock alone, or several jobs that only read the locked data share the lock.
     """
 
     name: str

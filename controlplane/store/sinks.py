@@ -183,7 +183,7 @@ def _add(connection: Connection, sink: str, letters: Sequence[DeadLetter]) -> No
 def _of_each(connection: Connection, statement: str, sink: str, positions: Collection[int] | None) -> int:
     """Run an SQL statement for the dead letters at the given positions.
 
-    Without positions, run the SQL statement for all dead letters.
+    If `positions` is None, run the SQL statement for all dead letters of the sink.
 
     Return the number of the selected dead letters.
     """

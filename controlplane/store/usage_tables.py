@@ -43,7 +43,7 @@ _COUNT_RULE: Final = (
 def count_uses(connection: Connection, batch: NewBatch) -> None:
     """Count the uses of applications and rules in the events of a batch.
 
-    Count an event again even if the store has the event from an earlier batch.
+    If the store already has an event from an earlier batch, the uses of the event are counted again.
     """
     newest: dict[str, int] = {}
     for (app_id, _), use in batch.uses.apps.items():

@@ -425,8 +425,8 @@ class Blocked:
     """Counts the recorded requests that a suggested ruleset blocks by mistake, because of one of its filters.
 
     If the query guard of a suggested rule would block an allowed query, the rule loses its query guard. The
-    rule never loses its filter, because without a filter it would show more than the recorded responses. If a
-    filter blocks a recorded request, the suggestion leaves out this request.
+    rule never loses its filter, because the rule without its filter would show more than the recorded
+    responses. If a filter blocks a recorded request, the suggestion leaves out this request.
     """
 
     def __init__(self, found: Suggestion) -> None:

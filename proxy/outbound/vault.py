@@ -10,7 +10,7 @@ from proxy.outbound.failures import AttemptFailed
 
 
 class VaultError(AttemptFailed):
-    """A secret in the key vault could not be read.
+    """Error because a secret in the key vault could not be read.
 
     The error's text names the vault, the secret and the identity that reads the secret.
     """

@@ -53,7 +53,7 @@ CONTENT_WORDS: Final = frozenset(
 
 
 class Stem(Enum):
-    """Part of a request path that is also the beginning of an implied request's path."""
+    """Part of a request path with which the path of an implied request begins."""
 
     WHOLE = "all of it"
     BEFORE_DELTA = "all but a last `delta`"

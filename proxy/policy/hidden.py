@@ -32,7 +32,7 @@ class HiddenProperties:
         self._allow = None if transforms.allow is None else [property_path(path) for path in transforms.allow]
 
     def words(self) -> set[str]:
-        """Return the words of a path that affect the results of `named_below`, `named_within` and `lists`.
+        """Return the path words on which the results of `named_below`, `named_within` and `lists` depend.
 
         The results also depend on the segment `$value`, and on a `$` at the start of a segment.
         """
@@ -40,7 +40,7 @@ class HiddenProperties:
         return words | {_BATCH} if self.keeps_items else words
 
     def named_below(self, tail: Path) -> Naming:
-        """Return how a path below a filtered entity names a property."""
+        """Return the kind of property that the path `tail` below a filtered entity names."""
         if any(_leads_to(tail, path) for path in self._strip):
             return Naming.HIDDEN
         if self.keeps_items:  # such a path is a count, references, or a part of an item that may not be kept
@@ -52,7 +52,7 @@ class HiddenProperties:
         return Naming.NOTHING if self._is_listed(tail) else Naming.UNLISTED
 
     def named_within(self, wild: Path) -> Naming:
-        """Return how the path segments in `wild` name a property."""
+        """Return the kind of property that the path segments in `wild` name."""
         tails = [wild[at:] for at in range(len(wild))]
         if any(_leads_to(tail, path) for path in self._strip for tail in tails):
             return Naming.HIDDEN

@@ -82,10 +82,10 @@ class ItemFilter:
             place.tests.append(_Test(each.condition))
 
     def apply(self, body: bytes) -> bytes:
-        """Return a JSON response without the items for which the conditions do not hold.
+        """Return a JSON response without the items that do not meet the filter's conditions.
 
-        The argument `body` must be valid JSON. If no item is removed, the function returns `body` itself.
-        Raise ItemNotFound, ManyValues or MalformedBody if the response cannot be filtered.
+        The argument `body` must be valid JSON. If the filter removes no item, the function returns `body`
+        unchanged. Raise ItemNotFound, ManyValues or MalformedBody if the response cannot be filtered.
         """
         cutting = _Cutting(body)
         cutting.document(self._root, json_text.value_start(body))

@@ -238,8 +238,8 @@ def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
 
     An example of the path is `/root:/a/b:/content`.
 
-    Rules treat a drive item addressed by its path like a drive item addressed by its id. So
-    `root:/a/b:/content` and `items/x:/a/b:/content` count as names of `items/{id}/content`.
+    Rules treat a drive item addressed by its path like a drive item addressed by its id. For example, rules
+    treat `root:/a/b:/content` and `items/x:/a/b:/content` like `items/{id}/content`.
     """
     opening = next((at for at, text in enumerate(segments) if _opens_file_path(segments, at, text)), None)
     if opening is None:

@@ -107,7 +107,7 @@ class QueryGuard:
         return self._hides_any(named, searched)
 
     def _may_name(self, texts: list[str], searched: set[str]) -> bool:
-        """Return whether the query texts contain the last word of any removed property's path."""
+        """Return True if the query texts may name a removed property, after a quick search for its words."""
         text = "\n".join(texts)
         if not text.isascii() or "\\" in text:
             return True
@@ -171,7 +171,8 @@ def _calls_search(name: Name) -> bool:
 def _spaced(value: str) -> str:
     """Replace each `+` in a query value by a space, so that both interpretations of `+` become equal.
 
-    If the `+` is not a space, the replacement does not change the property names that the proxy finds.
+    If a `+` in the value is not a space, replacing it does not change the property names that the proxy
+    finds.
     """
     return value.replace("+", " ") if "+" in value else value
 

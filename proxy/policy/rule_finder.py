@@ -591,9 +591,9 @@ def _searching(compiled: CompiledRule) -> Step:
 
 
 def _opens(candidate: Candidate, reading: Reading) -> bool:
-    """Return True if the rule decides about an address in the response that opens content without a token.
+    """Return True if the rule decides about content addresses in the response, which need no token.
 
-    The allow list of a filter itself decides which addresses the response contains.
+    If the filter has an allow list, the allow list decides which addresses the response contains.
     """
     if candidate.step.decision.verdict == "allow":
         return True

@@ -41,7 +41,7 @@ class Resolver:
         return (type_,) if type_ >= 0 else ()
 
     def members_of(self, name: str) -> list[tuple[int, int]]:
-        """Return (type, member) pairs for a `type.member` name.
+        """Return the pairs of type index and member index for a name of the form `type.member`.
 
         In the name, `member` is a relation or a property of the schema type `type`.
         """

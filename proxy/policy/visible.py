@@ -88,7 +88,7 @@ def mixed_scripts(text: str) -> tuple[str, str] | None:
 def _script(char: str) -> str:
     """Return the script of a character, such as LATIN, which is the first word of its Unicode name.
 
-    The result is empty if the character belongs to no script.
+    Return an empty text if the character belongs to no script.
     """
     if char.isascii():
         return "LATIN" if char.isalpha() else ""

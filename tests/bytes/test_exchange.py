@@ -938,9 +938,9 @@ async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
 async def test_a_response_that_is_not_in_the_coding_that_it_names_is_told_as_such(
     tmp_path: Path, body: bytes
 ) -> None:
-    """If a body does not have the declared coding, the proxy can't find links in the body.
+    """If a response body does not have its declared coding, the proxy can't find the links in the body.
 
-    The response is 502.
+    The client then receives a response with the status 502.
     """
     async with data_path(responding(ok(body, b"Content-Encoding: gzip")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())

@@ -1,6 +1,7 @@
 """Tests of a shadow ruleset, which is evaluated in addition to the active ruleset.
 
-The audit event contains the verdict of the shadow ruleset. The shadow ruleset has no other effect.
+The audit event contains the verdict of the shadow ruleset. The shadow ruleset has no effect on the request or
+its response.
 """
 
 import asyncio

@@ -316,7 +316,10 @@ def test_room_for_requests_in_flight_holds_when_the_disk_is_full(tmp_path: Path)
 
 
 def test_more_requests_than_were_prepared_for_may_end_at_once(tmp_path: Path) -> None:
-    """The writer has not prepared the next segment in time, but the disk has room for all records."""
+    """The writer has not prepared the next segment in time.
+
+    It still stores all records, because the disk has room.
+    """
     largest = payload(1, extra="y" * (MAX_RECORD - 70))
     spool = writer(tmp_path, max_bytes=4096 * MIN_SEGMENT_BYTES)
     spool.reserve(500 * MAX_FRAME)

@@ -53,7 +53,7 @@ def tamper(plane: Plane, change: Tamper | str) -> None:
 async def org(plane: Plane, proxy: ProxyClient) -> str:
     """Create an organisation with four blocks of three events.
 
-    The third of these blocks begins at position 7.
+    The third block of the organisation begins at position 7.
     """
     (org,) = proxy.org_ids
     for number in range(4):
@@ -319,9 +319,9 @@ async def test_a_walk_from_a_known_head_looks_at_what_came_after(
 async def test_a_purge_is_no_excuse_for_what_came_after_it(
     plane: Plane, proxy: ProxyClient, org: str
 ) -> None:
-    """Verification skips the events before a known chain head.
+    """The verification skips the events before a chain head that was saved earlier.
 
-    So verification must reject a forged purge of events before a known chain head.
+    The verification must therefore reject a forged purge of events before this chain head.
     """
     known = await _head(plane, org)
     assert (await proxy.audit(batch("b9", org, [13, 14]))).status == 202

@@ -288,7 +288,7 @@ async def until_done(index: ClickHouseIndex) -> None:
 async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(
     index: ClickHouseIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test's query of a page takes too long if the query finds more than two events."""
+    """Make the query of a page exceed its time limit if the query finds more than two events."""
     hour = 3_600_000
     times = [START_MS - age * hour for age in (2000, 1999, 100, 24, 1)]
     await index.write(accepted(*(event(n, time=rfc3339(ms)) for n, ms in enumerate(times))))

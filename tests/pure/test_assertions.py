@@ -74,7 +74,7 @@ def with_parts(text: str, *, header: Any = None, claims: Any = None, signature: 
 
 
 def resigned(key: SigningKey, header: bytes | dict[str, Any], claims: bytes | dict[str, Any]) -> str:
-    """Sign any bytes as the header and claims of an assertion, by the algorithm of the key."""
+    """Sign any bytes as the header and claims of an assertion, with the algorithm of the key."""
     first, second = (
         each if isinstance(each, bytes) else json.dumps(each).encode() for each in (header, claims)
     )

@@ -1,4 +1,7 @@
-"""Tests of path interpretations, which count if the upstream accepts them or a rule names the result."""
+"""Tests of path interpretations.
+
+An interpretation counts if the upstream accepts it, or if a rule names its result.
+"""
 
 from __future__ import annotations
 

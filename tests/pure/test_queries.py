@@ -302,7 +302,10 @@ class TestOtherAlphabets:
 
 
 class TestFunctionsOfTheService:
-    """Tests of the service's own functions: only the service determines which properties a function reads."""
+    """Tests of functions of the upstream service.
+
+    Only the service determines which properties a function reads.
+    """
 
     @pytest.mark.parametrize(
         "query",

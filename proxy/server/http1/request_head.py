@@ -290,7 +290,7 @@ def _evaluated_method(method: bytes) -> str:
 
 
 class _NoCallbacks:
-    """Receiver without callbacks for httptools, whose parser here only checks its input."""
+    """Receiver for httptools without callbacks, because the proxy uses httptools only to check the input."""
 
 
 def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass

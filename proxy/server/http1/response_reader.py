@@ -36,7 +36,7 @@ _BROKEN: Final = ResponseState.BROKEN
 
 
 class BrokenResponse(Exception):
-    """An upstream response that cannot be parsed.
+    """Error because the upstream's response cannot be parsed.
 
     `message` is a sentence for the developer of the application.
 

@@ -43,7 +43,7 @@ class BufferBudget:
     def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
         """Count `size` bytes that wait to be sent to the slow client `reader`.
 
-        Return how many slow clients this call has disconnected.
+        Return how many slow clients were disconnected to stay within the buffer budget.
         """
         self.forget(reader)
         self._slow[reader] = (size, cut)

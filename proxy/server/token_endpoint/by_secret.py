@@ -85,7 +85,7 @@ def _compared(
 
 
 def _verified(request: TokenRequest, caller: Caller, digest: bytes, matching: str) -> None:
-    """Respond to a client whose secret is correct. The active rules contain the application `caller`.
+    """Respond to a client whose secret is correct. The active rules must contain the application `caller`.
 
     `matching` is the hash that matches the client's secret.
     """
