@@ -41,7 +41,7 @@ def evaluated(rig: Rig, pace: Pace) -> Table:
     missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
     title = "token checked, one path rule, credential swapped, a record of each request"
     notes = [
-        "The server relay does not evaluate requests, so its figure is the minimum cost of a Python proxy.",
+        "The server `relay` only forwards requests, so its figure is the minimum cost of a Python proxy.",
         "The server `interpreted` is Graphward as interpreted Python sources, without `./dev compile`.",
     ]
     return cost_table("J2", title, peers, "graphward", missing, notes)

@@ -119,7 +119,7 @@ RESPONSES: Final = {
     "filterFailed": Text(
         "A rule filters the response, but the proxy could not filter it. The proxy withheld "
         "the whole response of the upstream. The error message says why the filter "
-        "failed, such as a response that is too large.",
+        "failed, for example because the response is too large.",
         "If the response is over the size limit for filters, request smaller pages with "
         "`$top`, or raise `Upstream.MaxFilterBytes`. If a 304 or a redirect to another host "
         "is the cause, request the object without conditional header fields, or change the "
