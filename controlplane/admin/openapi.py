@@ -303,7 +303,8 @@ def _enrolment(schemas: _Schemas) -> _Json:
     content = _json_content(schemas.reference(EnrolResponse))
     return {
         "operationId": "agent.enrol",
-        "summary": "Add a proxy with an enrolment token, or renew the keys of the proxy that signs.",
+        "summary": "Add a proxy with an enrolment token, or renew the keys of the proxy that signed the"
+        " request.",
         "tags": ["agent"],
         "security": [{"enrolmentToken": []}, {"apiKey": [], "timestamp": [], "signature": []}],
         "requestBody": {"required": True, "content": _json_content({"oneOf": bodies})},

@@ -210,7 +210,7 @@ def link(
 ) -> None:
     """Link one person of the identity provider to a local operator.
 
-    The link ends all earlier sessions of the operator.
+    When a person is linked to an operator, all earlier sessions of the operator end.
     """
     from controlplane.operations import operators
 

@@ -134,7 +134,7 @@ def check(
 ) -> None:
     """Validate a ruleset, and change nothing in the store. Warnings name possible mistakes in the ruleset.
 
-    The command needs no settings file, unless --org is given.
+    The command `ruleset check` needs no settings file, unless --org is given.
     """
     text = read_text(file)
     if org is not None and schema is None:

@@ -82,8 +82,8 @@ def copy(
 ) -> None:
     """Copy the store in a SQLite file into the empty database of Store.Url, while no control plane runs.
 
-    After an interruption, run the same command again to continue the copy. After the copy, the command
-    compares the row counts of both stores and verifies the audit chains.
+    If the copy is interrupted, run the same `store copy` command again to continue the copy. After the copy,
+    `store copy` compares the row counts of both stores and verifies the audit chains.
     """
     from controlplane.secrets import MasterKeyError
     from controlplane.store.beginning import is_store

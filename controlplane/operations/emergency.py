@@ -82,7 +82,7 @@ async def list_all(context: OperationContext, actor: Actor, request: Everything)
 
 @operation("kill.app", "POST", "/stops/apps/{app}")
 async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) -> StopFacts:
-    """Stop an app: after its next sync, each proxy refuses the app's requests and ends running ones."""
+    """Stop an app: from its next sync on, each proxy refuses the app's new and running requests."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     stop = await _stop(context, actor, app.org_id, app.app_id, request.reason)
     org = await context.resolve.org(actor, "viewer", app.org_id)

@@ -220,7 +220,7 @@ async def set_password(context: OperationContext, actor: Actor, request: SetPass
 async def link(context: OperationContext, actor: Actor, request: LinkOperator) -> OperatorFacts:
     """Link one person of the identity provider to a local operator.
 
-    The link ends all earlier sessions of the operator.
+    When a person is linked to an operator, all earlier sessions of the operator end.
     """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)

@@ -220,7 +220,8 @@ class RenewRequest(msgspec.Struct, frozen=True, rename="camel"):
 class EnrolResponse(msgspec.Struct, frozen=True, rename="camel"):
     """Identity of a proxy, with its new API key and HMAC secret.
 
-    No other response of the agent API contains the keys of a proxy.
+    The agent API returns the keys of a proxy only in the response to its enrolment or to a renewal of its
+    keys.
     """
 
     proxy_id: str
