@@ -86,7 +86,7 @@ def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbe
 
 
 def said_by(interval_ms: int, skew_ms: int | None, said: Heartbeat) -> Said:
-    """Return the values of a heartbeat that the store keeps for lists and counts of proxies."""
+    """Return those heartbeat values that the store keeps for lists and counts of proxies."""
     health: Health = "ended" if said.is_last else assess(0, facts_of(interval_ms, 0, skew_ms, said)).health
     # A heartbeat just arrived, so the proxy is not silent.
     assert health in ("ok", "degraded", "failed", "ended")

@@ -137,7 +137,7 @@ def _rows(command: Any, context: Any, left_out: tuple[str, ...]) -> Iterator[str
 
 
 def _value(found: re.Match[str]) -> str:
-    """Return the placeholder of an option's value, by the option's type or its choices."""
+    """Return the word that stands for an option's value in a usage line, such as `TEXT` or the choices."""
     kind = found[1].partition(" ")[0]
     return {"str": "TEXT", "int": "N", "float": "N", "path": "FILE"}.get(kind, found[1])
 

@@ -22,7 +22,7 @@ ROWS: Final = [
 
 
 def default_of(name: str) -> Any:
-    """Return the default of a setting (`Proxy.MaxHeaderBytes`) or the value of a constant with its module."""
+    """Return the default of a setting like `Proxy.MaxHeaderBytes`, or the value of a module's constant."""
     if name.startswith(("proxy.", "controlplane.")):
         module, _, constant = name.rpartition(".")
         return getattr(importlib.import_module(module), constant)

@@ -458,7 +458,8 @@ def _parts(kind: bytes, body: bytes) -> dict[str, str]:
 
     Raise ValueError if the form has a field without a name, or if the form is not UTF-8.
 
-    Bytes of an uploaded file that are not UTF-8 are replaced, so that the console page can show the mistake.
+    If an uploaded file has bytes that are not UTF-8, these bytes are replaced, so that the console page can
+    show the mistake.
     """
     message = BytesParser(policy=email.policy.HTTP).parsebytes(b"Content-Type: %b\r\n\r\n%b" % (kind, body))
     found = {}

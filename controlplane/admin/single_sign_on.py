@@ -280,7 +280,7 @@ def _secrets_of(begun: _Begun) -> Secrets:
 
 
 def _tell_unbidden(request: web.Request) -> None:
-    """Log a response of the identity provider that has no `state` of a sign-in in progress.
+    """Log a response from the identity provider if it has no `state` of a sign-in in progress.
 
     A response without this `state` does not prove an attack, because any web page can make a browser send
     one.

@@ -194,7 +194,7 @@ def list_apps(
 def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
     """Return a table row for each app, with the app's state.
 
-    In the list of apps, the row of an app marks the credentials of the app that end soon or have ended.
+    In the list of apps, the row of an app marks each credential that ends soon or has ended.
     """
     from controlplane.operations import credentials
 

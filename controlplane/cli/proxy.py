@@ -417,7 +417,7 @@ def _enforced(ruleset: EnforcedFacts) -> str:
 
 
 def _sequence(sequence: SequenceFacts, clock: Clock) -> str:
-    """Return one line about the events of one organisation that the control plane received from a proxy."""
+    """Return one line about the events that the control plane received from a proxy for one organisation."""
     losses = (
         ("missing", sequence.missing_count, None),
         ("with a reused number", sequence.repeated_count, sequence.repeated_at),

@@ -1,4 +1,4 @@
-"""Current state of the objects in a configuration directory that the actor may see."""
+"""Current state of those objects of a configuration directory that the actor may see."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class DiffModel(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """A schema in the packed form that proxies load, read by the control plane from a schema document."""
+    """A schema that the control plane read from a document, in the packed form that proxies load."""
 
     digest: str
     packed: bytes

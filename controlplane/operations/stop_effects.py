@@ -151,7 +151,7 @@ async def stop_files(context: OperationContext, actor: Actor, request: StopFiles
 
 
 def _stopped_by_file(heard: Heard) -> str:
-    """Return the emergency stops in a heartbeat that a stop file on the proxy's own host has set."""
+    """Return the emergency stops by a stop file on the proxy's own host, as the heartbeat reports them."""
     check = (heard.said.checks or {}).get("stops")
     if check is None or check.status == "ok" or check.detail is None:
         return ""

@@ -44,7 +44,7 @@ _NEGATIVE: Final = frozenset(("not_equals", "not_in"))
 
 
 class InvalidRegex(ValueError):
-    """Error because the RE2 library rejects a regular expression."""
+    """Error because a regular expression is too long, or because the RE2 library rejects it."""
 
 
 def compile_check(condition: Condition) -> Check:
@@ -104,7 +104,7 @@ def _test_of_all(one: ValueTest, missing: int) -> ValuesTest:
 
 
 def compile_regex(pattern: str, *, any_case: bool = False) -> Any:
-    """Compile a regular expression of bounded size that runs in linear time.
+    """Compile a regular expression whose size is limited and whose matching takes linear time.
 
     A pattern that raises InvalidRegex with `any_case` also raises it without `any_case`.
     """
@@ -148,7 +148,7 @@ def _of_few(test: ValuesTest) -> ValuesTest:
 
 
 def looks_of(condition: Condition) -> int:
-    """Return the cost of testing one value against the condition, in comparisons."""
+    """Return how many comparisons a test of one value against the condition needs."""
     return sum(_LOOKS_OF_REGEX if test.operator == "matches" else 1 for test in condition.tests)
 
 
@@ -272,7 +272,7 @@ def _membership(operands: tuple[Scalar, ...], caseless: Callable[[str], bool]) -
 
 
 def _key(value: bool | int | float) -> tuple[bool, bool | int | float]:
-    """Return a dictionary key for a JSON value that differs for 1 and true, which are equal in Python."""
+    """Return a dictionary key for a JSON value. Unlike in Python, the keys of 1 and true are not equal."""
     return isinstance(value, bool), value
 
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class InvalidPattern(ValueError):
-    """The path pattern of a rule is invalid; the message explains the error to the rule's author."""
+    """Error because a rule's path pattern is invalid; the message explains the fault to the rule's author."""
 
 
 @dataclass(frozen=True, slots=True)

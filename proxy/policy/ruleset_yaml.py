@@ -149,7 +149,7 @@ def parse_ruleset(text: str) -> Ruleset:
 
 
 def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
-    """Yield a problem for each name or value of the ruleset that has invisible characters.
+    """Yield a problem for each name or value with invisible characters in the ruleset.
 
     A rule's description may contain invisible characters, because Graphward escapes them wherever it shows
     the description.
@@ -189,7 +189,7 @@ def editor_schema(title: str, shape: type[BaseModel]) -> dict[str, object]:
 
 
 def _for_editors(schema: object) -> object:
-    """Remove Python class names and null from the JSON Schema: a key without a value is a mistake."""
+    """Remove Python class names and null from the JSON Schema, because a key without a value is a mistake."""
     if isinstance(schema, list):
         return [_for_editors(each) for each in schema if each != {"type": "null"}]
     if not isinstance(schema, dict):

@@ -95,7 +95,7 @@ class Shape:
         return list[inner.struct] | inner.struct | None | UnsetType  # type: ignore[name-defined]
 
     def causes_in(self, objects: list[Any], wanted: int) -> int:
-        """Return the bits in `wanted` for the paths of members that occur in the objects."""
+        """Return those bits in `wanted` whose path leads to a member that at least one of the objects has."""
         found = 0
         for cause, value_of in self._of_cause:
             if cause & wanted & ~found and any(map(is_not, map(value_of, objects), repeat(UNSET))):

@@ -126,7 +126,7 @@ def parse_contact(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
-    """Listener of the proxy that applications connect to, and the limits of this listener."""
+    """Listener for the connections of applications to the proxy, and the limits of this listener."""
 
     listen: tuple[Address, ...] = setting(
         default=("127.0.0.1:8080",),
@@ -982,7 +982,7 @@ def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str
 
 
 def _placeholders(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
-    """Yield each setting that still has a placeholder, with which no identity provider issues tokens."""
+    """Yield each setting whose value is still a placeholder, and so cannot work at an identity provider."""
     authority, vault = credentials.authority_url, credentials.vault_url
     yield from placeholder_problems("Credentials.AuthorityUrl", authority, "the identity provider's address")
     yield from placeholder_problems("Credentials.VaultUrl", vault, "your key vault's address")

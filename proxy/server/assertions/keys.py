@@ -28,7 +28,7 @@ Jwk = Mapping[str, Any]
 
 
 def named_keys(keys: Sequence[Jwk], assertion: Assertion) -> list[Jwk]:
-    """Return the keys that may verify the assertion: keys with its key id, and keys without a key id.
+    """Return the keys that may verify the assertion: keys with the assertion's key id or without a key id.
 
     If the assertion has no key id, return all `keys`.
 

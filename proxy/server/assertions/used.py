@@ -48,7 +48,7 @@ class Use(enum.Enum):
 
 
 class NotRemembered(Exception):
-    """The store of used assertions cannot be read or written, so the proxy must not accept any assertion."""
+    """Error because the store of used assertions is unusable. The proxy must then accept no assertion."""
 
 
 def used_directory(retention: Path) -> Path:

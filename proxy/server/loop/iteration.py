@@ -151,7 +151,7 @@ class LoopIteration:
         self.send()
 
     def report(self, error: Exception) -> None:
-        """Log a fault of the proxy that ends one connection. Other connections continue."""
+        """Log a fault of the proxy, which ends only one connection. Other connections continue."""
         self._loop.call_exception_handler(
             {"message": "closed a connection after an internal error", "exception": error}
         )
