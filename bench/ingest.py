@@ -140,7 +140,7 @@ def main() -> None:
         help="make the index unreachable, to measure only the cost of accepting",
     )
     parser.add_argument("--port", type=int, default=18731)
-    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="engine of the index")
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="database of the search index")
     given = parser.parse_args()
     totals = []
     for _ in range(given.runs):

@@ -120,7 +120,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.pages", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument(
-        "--directory", type=Path, help="directory of the files, which are made if missing and kept"
+        "--directory",
+        type=Path,
+        help="directory for the files of the measurement; missing files are made, and all files are kept",
     )
     parser.add_argument("--repeat", type=int, default=7)
     given = parser.parse_args()

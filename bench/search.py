@@ -187,10 +187,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.search", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument(
-        "--directory", type=Path, help="directory of the files, which are made if missing and kept"
+        "--directory",
+        type=Path,
+        help="directory for the files of the measurement; missing files are made, and all files are kept",
     )
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="engine of the index")
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="database of the search index")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as passing:
         directory = given.directory or Path(passing)

@@ -101,7 +101,9 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument(
-        "--small", action="store_true", help="use only batches of 500, as when the agent is not behind"
+        "--small",
+        action="store_true",
+        help="use only batches of 500 events, the size that an agent without a backlog uses",
     )
     parser.add_argument("--port", type=int, default=18732)
     given = parser.parse_args()

@@ -126,7 +126,9 @@ def main() -> None:
     parser.add_argument("--proxies", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=100)
     parser.add_argument(
-        "--unasked", action="store_true", help="make proxies linger as long as in an earlier release"
+        "--unasked",
+        action="store_true",
+        help="make proxies wait for the fixed time of earlier releases before they send a batch",
     )
     parser.add_argument("--port", type=int, default=18733)
     given = parser.parse_args()

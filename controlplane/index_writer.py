@@ -319,7 +319,7 @@ class IndexWriter:
 
     def _recovered(self) -> None:
         if self.problem is not None:
-            log.info("search index: events are indexed again")
+            log.info("search index: the indexing of events works again")
             self.problem = None
 
 

@@ -52,7 +52,8 @@ class Presence:
             await self._store.remove_instance(self._instance.instance_id)
         except StoreError as error:
             _log.warning(
-                "other control planes will notice the stop of this control plane late: %s",
+                "this control plane stopped, but the other control planes will notice that only after"
+                " a delay: %s",
                 error,
             )
 

@@ -50,5 +50,5 @@ async def read_vault_key(settings: SecretsSettings, egress: Egress) -> VaultKey:
     except ValueError as error:
         what = f"{settings.key_source}, version {secret.version}: {error}"
         raise MasterKeyError(
-            f"{what}: store this store's master key as the newest version of the secret"
+            f"{what}: write the master key of this store as the newest version of the secret"
         ) from None

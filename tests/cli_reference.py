@@ -31,7 +31,7 @@ Each command has the option `--help`. A command that prints a list or a record a
 |---|---|
 | `--json` | Print JSON, for programs. |
 | `--wide` | Show every column, including IDs. |
-| `--no-trunc` | Wrap long paths over several lines. By default, … replaces their middle. |
+| `--no-trunc` | Wrap long paths over several lines. By default, … replaces the middle of a long path. |
 | `--limit` | Number of rows per page. |
 | `--cursor` | Cursor that the previous page printed. The command prints the next page. |
 

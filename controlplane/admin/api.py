@@ -151,7 +151,10 @@ async def _asked(request: web.Request, operation: Operation[Any, Any]) -> Reques
 def _converted(members: Mapping[str, Any], request: web.Request, cls: type[R], *, strict: bool) -> R:
     path = request.match_info
     if twice := sorted(path.keys() & members.keys()):
-        raise Refused("invalidRequest", f"the path of the request already sets {twice[0]}")
+        raise Refused(
+            "invalidRequest",
+            f"the path of the request already sets {twice[0]}: do not set it in the query or the body",
+        )
     try:
         return msgspec.convert({**members, **path}, cls, strict=strict)
     except msgspec.ValidationError as error:
@@ -176,7 +179,7 @@ def _query(request: web.Request, cls: type[Request]) -> dict[str, Any]:
 async def _body(request: web.Request) -> dict[str, Any]:
     if request.query_string:
         raise Refused(
-            "invalidRequest", "the operation takes no query string: put its members into the JSON body"
+            "invalidRequest", "the operation takes no query string: send its parameters in the JSON body"
         )
     text = await request.app[GATE].body(request)
     if text and request.content_type != "application/json":

@@ -232,7 +232,7 @@ def _verify_place(walk: _Walk, manifest: Manifest, stem: str) -> None:
         return
     if manifest.previous_number > walk.number:
         text = f"the archive has no links from {walk.number + 1} to {manifest.previous_number}"
-        raise _Wrong(f"{text}: an earlier object is missing", walk.number + 1)
+        raise _Wrong(f"{text}: an earlier object of the archive is missing", walk.number + 1)
     kept = walk.links.get(manifest.previous_number)
     if kept is None or kept.hex() != manifest.previous_link:
         raise _Wrong(
@@ -332,7 +332,7 @@ def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
         event = b""
     if line_of(event) != line + b"\n":
         raise _Wrong(
-            "a line of the events object is not the event as it was received",
+            "a line of the events object differs from the event that the control plane received",
             archived.number,
             archived.position + at,
         )

@@ -69,7 +69,8 @@ _Sort = Annotated[
     typer.Option(
         "--sort",
         metavar="COLUMN",
-        help="Column to sort by: name, org, ruleset, owner, lastSeen, createdAt. A - before it: descending.",
+        help="Column to sort by: name, org, ruleset, owner, lastSeen, createdAt. Put - before the"
+        " column name for descending order.",
     ),
 ]
 
@@ -91,7 +92,11 @@ _Owner = Annotated[
 _Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Purpose of the app.")]
 _Expires = Annotated[
     str | None,
-    typer.Option("--expires", metavar="T", help="End of the new secret: RFC 3339, a date, or 90d from now."),
+    typer.Option(
+        "--expires",
+        metavar="T",
+        help="Time when the new secret ends: an RFC 3339 time, a date, or a duration from now such as 90d.",
+    ),
 ]
 
 
@@ -106,7 +111,10 @@ def add(
     expires: _Expires = None,
     no_secret: Annotated[
         bool,
-        typer.Option("--no-secret", help="Make no client secret. The app needs another credential instead."),
+        typer.Option(
+            "--no-secret",
+            help="Do not make a client secret. The app then needs a credential of another kind.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -367,7 +375,7 @@ def _secret(secret: SecretFacts, app: AppDetails) -> str:
 
 
 def _end_of(expires_at: str) -> str:
-    return f"The new secret ends {clock().whole(expires_at)}. Replace it before then."
+    return f"The new secret ends {clock().whole(expires_at)}. Replace the secret before it ends."
 
 
 def _ends_soon(expires_at: str | None) -> bool:

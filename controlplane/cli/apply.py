@@ -32,16 +32,17 @@ app = typer.Typer()
 @app.command()
 def apply(
     ctx: typer.Context,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory with the files.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory with the files to apply.")],
     plan: Annotated[
         bool,
-        typer.Option("--plan", help="Print the changes without making them. Exit 2 if there are changes."),
+        typer.Option("--plan", help="Print the changes without making them. Exit 2 if the plan has changes."),
     ] = False,
     prune: Annotated[
         bool,
         typer.Option(
             "--prune",
-            help="Delete things that the directory does not name. Organisations and operators always stay.",
+            help="Delete objects that the files in the directory do not name, except organisations and"
+            " operators.",
         ),
     ] = False,
     expect: Annotated[
@@ -66,7 +67,7 @@ def apply(
         bool,
         typer.Option(
             "--rehearsal/--no-rehearsal",
-            help="Test and replay the changed rulesets, and list the routes that they leave open.",
+            help="Test and replay the changed rulesets, and list the routes that these rulesets leave open.",
         ),
     ] = True,
     yes: Yes = False,

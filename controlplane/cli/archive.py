@@ -68,7 +68,11 @@ def verify_archive(
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option("--head", metavar="HEX", help="Link that the archive of --org must contain."),
+        typer.Option(
+            "--head",
+            metavar="HEX",
+            help="Link that the archived audit chain of the organisation in --org must contain.",
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None,
@@ -84,7 +88,7 @@ def verify_archive(
             "--from-link",
             metavar="NUMBER",
             min=1,
-            help="First link of the archive of --org (1).",
+            help="Number of the chain link with which the archive of the organisation in --org begins (1).",
         ),
     ] = None,
     since: Annotated[

@@ -81,7 +81,7 @@ HISTOGRAM: Final = Layout(
     leads=("from", "events"),
     drops=("",),
 )
-_TIME_HELP: Final = "RFC 3339, a date, or -15m, -2h, -7d."
+_TIME_HELP: Final = "an RFC 3339 time, a date, or a time before now such as -15m, -2h or -7d."
 # Option or argument of the command line for each member of a request.
 _OPTIONS: Final = {
     "filter": "FILTER", "from": "--from", "to": "--to", "cursor": "--cursor", "fields": "--field",
@@ -166,7 +166,10 @@ def facets(
     field: Annotated[
         list[str] | None,
         typer.Option(
-            "--field", metavar="NAME", help="Field of a filter. Give the option once for each field."
+            "--field",
+            metavar="NAME",
+            help="Event field whose values are counted, by its name in filters. Give the option once"
+            " for each field.",
         ),
     ] = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=100, help="Values per field.")] = 10,

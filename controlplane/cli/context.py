@@ -71,7 +71,8 @@ Wide = Annotated[
 NoTrunc = Annotated[
     bool,
     typer.Option(
-        "--no-trunc", help="Wrap long paths over several lines. By default, … replaces their middle."
+        "--no-trunc",
+        help="Wrap long paths over several lines. By default, … replaces the middle of a long path.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation on a terminal.")]

@@ -31,10 +31,12 @@ from controlplane.cli.next_steps import after_credential
 if TYPE_CHECKING:
     from controlplane.operations.credentials import AddedCredential, CredentialFacts
 
-federated = typer.Typer(help="Tokens of other issuers, such as Entra, Kubernetes or GitHub.")
+federated = typer.Typer(
+    help="Federated credentials of an app: tokens of other issuers, such as Entra, Kubernetes or GitHub."
+)
 key = typer.Typer(help="Public keys that verify assertions signed by an app.")
 certificate = typer.Typer(help="Client certificates that an app uses in TLS connections.")
-credential = typer.Typer(help="All credentials of an app, with their ends and last uses.")
+credential = typer.Typer(help="All credentials of an app, with the end and the last use of each credential.")
 
 CREDENTIALS: Final = Layout(
     "credentials",
@@ -75,7 +77,11 @@ _App = Annotated[str, typer.Argument(metavar="APP", help="ID, client ID or name.
 _Id = Annotated[str, typer.Argument(metavar="ID", help="ID of the credential, such as crd-0123456789ab.")]
 _Expires = Annotated[
     str | None,
-    typer.Option("--expires", metavar="T", help="End of the credential: RFC 3339, a date, or 90d from now."),
+    typer.Option(
+        "--expires",
+        metavar="T",
+        help="Time when the credential ends: an RFC 3339 time, a date, or a duration from now such as 90d.",
+    ),
 ]
 
 
@@ -110,7 +116,10 @@ def add_federated(
     ] = None,
     reuse: Annotated[
         Reuse | None,
-        typer.Option("--reuse", help="Number of tokens per assertion: one, or any number until it expires."),
+        typer.Option(
+            "--reuse",
+            help="Number of proxy tokens for one assertion: one, or any number until the assertion expires.",
+        ),
     ] = None,
     keys: Annotated[
         Path | None,
@@ -123,7 +132,8 @@ def add_federated(
         typer.Option(
             "--github",
             metavar="OWNER/REPO",
-            help="GitHub repository; fills in the issuer and subject of its workflows.",
+            help="GitHub repository: the option fills in the issuer and subject of the tokens of its"
+            " workflows.",
         ),
     ] = None,
     environment: Annotated[
@@ -138,7 +148,7 @@ def add_federated(
         typer.Option(
             "--kubernetes",
             metavar="NAMESPACE/ACCOUNT",
-            help="Kubernetes service account; fills in its subject.",
+            help="Kubernetes service account: the option fills in the subject of its tokens.",
         ),
     ] = None,
     expires: _Expires = None,
@@ -322,7 +332,10 @@ def end_credential(
     expires: Annotated[
         str,
         typer.Option(
-            "--expires", metavar="T", help="End of the credential: RFC 3339, a date, or 90d from now."
+            "--expires",
+            metavar="T",
+            help="Time when the credential ends: an RFC 3339 time, a date, or a duration from now"
+            " such as 90d.",
         ),
     ],
     org: AnyOrg = None,

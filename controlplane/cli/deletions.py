@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Q = TypeVar("Q", bound="Request")
 
 YesDelete = Annotated[
-    bool, typer.Option("--yes", help="Do not ask for confirmation. Required without a terminal.")
+    bool, typer.Option("--yes", help="Do not ask for confirmation. Required if the command has no terminal.")
 ]
 
 

@@ -249,7 +249,7 @@ class SecretFiles:
         if self._directory is None:
             raise CommandFailed(
                 FAILED,
-                f"the plan makes secrets of {made}: "
+                f"the plan creates secrets for {made}: "
                 "give a directory for the secret files with --secrets-to DIR",
             )
         bases = {_base(each.org, each.name) for each in (*self._apps, *self._proxies)}

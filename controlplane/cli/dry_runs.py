@@ -73,7 +73,8 @@ def explain(
         typer.Option(
             "--ip",
             metavar="A",
-            help="IP address of the client. Without it, conditions on the address are indeterminate.",
+            help="IP address of the client. Without the option, conditions on the client address are"
+            " indeterminate.",
         ),
     ] = "",
     time: Annotated[
@@ -209,7 +210,7 @@ def run_tests(
         ),
     ] = None,
     require_coverage: Annotated[
-        bool, typer.Option("--require-coverage", help="Exit 1 if a rule decides no case.")
+        bool, typer.Option("--require-coverage", help="Exit 1 if a rule decides no test case.")
     ] = False,
     org: AnyOrg = None,
     schema: Schema = None,

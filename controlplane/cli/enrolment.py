@@ -63,7 +63,9 @@ def add(
     org: Annotated[
         list[str],
         typer.Option(
-            "--org", metavar="ORG", help="Organisation, by ID or name. Give the option once for each."
+            "--org",
+            metavar="ORG",
+            help="Organisation, by ID or name. Give the option once for each organisation.",
         ),
     ],
     uses: Annotated[
@@ -71,7 +73,11 @@ def add(
     ] = 1,
     expires: Annotated[
         str,
-        typer.Option("--expires", metavar="T", help="End of the token: RFC 3339, a date, or 30d from now."),
+        typer.Option(
+            "--expires",
+            metavar="T",
+            help="Time when the token ends: an RFC 3339 time, a date, or a duration from now such as 30d.",
+        ),
     ] = "24h",
     rotate_every: Annotated[
         int | None,
@@ -82,12 +88,18 @@ def add(
     retire_after: Annotated[
         int | None,
         typer.Option(
-            "--retire-after", metavar="DAYS", help="Days without a message after which a proxy is retired."
+            "--retire-after",
+            metavar="DAYS",
+            help="Days without a message from a proxy, after which the proxy is retired.",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="Name of the token, such as the name of its deployment."),
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Name of the token, such as the name of the deployment that uses it.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

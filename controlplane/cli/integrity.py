@@ -106,14 +106,19 @@ def verify(
     org: AnyOrg = None,
     head: Annotated[
         str | None,
-        typer.Option("--head", metavar="HEX", help="Link that the chain of --org must still contain."),
+        typer.Option(
+            "--head",
+            metavar="HEX",
+            help="Link that the audit chain of the organisation in --org must still contain.",
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
             "--from-checkpoint",
             metavar="FILE",
-            help="Output of `audit head --json`. Only the events after its links are verified.",
+            help="Output of `audit head --json`. Only the events after the chain links in the file are"
+            " verified.",
         ),
     ] = None,
     wide: Wide = False,

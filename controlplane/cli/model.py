@@ -50,7 +50,9 @@ _SHORT = 12  # digits of a digest that output for a person shows
 _Root = Annotated[
     str | None,
     typer.Option(
-        "--root", metavar="PATH", help="Root path of the service, such as /v1.0. A URL already contains it."
+        "--root",
+        metavar="PATH",
+        help="Root path of the service, such as /v1.0. A URL already contains the root path.",
     ),
 ]
 _Source = Annotated[

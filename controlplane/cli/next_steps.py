@@ -202,10 +202,11 @@ def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
 
     Instead of receiving new keys, the proxy can enrol again.
     """
-    yield f"{name} enrolled itself. Once Agent__ApiKey is set, it ignores the file at"
+    yield f"{name} enrolled itself. Once Agent__ApiKey is set, the proxy ignores the file at"
     yield "Agent.IdentityPath, and no longer renews its keys."
-    yield "To let it renew its keys, do not set these two. Delete that file on its host and"
-    yield "start it with a valid enrolment token: it enrols with another ID. Then delete this one:"
+    yield "To let the proxy renew its keys, do not set the new secrets. Delete the file on the host of the"
+    yield "proxy, and start the proxy with a valid enrolment token: the proxy enrols with another ID."
+    yield "Then delete this entry:"
     yield typed("proxy", "delete", quote(name))
 
 
@@ -237,8 +238,8 @@ def after_rotation(version: int, old_until: str | None, client_secret: str) -> I
 
     `old_until` is the time at which the old client secret expires.
     """
-    yield f"This is version {version} of the secret. It is shown only once."
-    yield "Give it to the application now:"
+    yield f"This is version {version} of the secret. The secret is shown only once."
+    yield "Give the secret to the application now:"
     yield f"  AZURE_CLIENT_SECRET={client_secret}"
     if old_until is None:
         yield "The old secret and its tokens end at the next sync of each proxy."

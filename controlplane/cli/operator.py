@@ -71,7 +71,8 @@ _Sort = Annotated[
     typer.Option(
         "--sort",
         metavar="COLUMN",
-        help="Column to sort by: name, createdAt or signedInAt. A - before it: descending.",
+        help="Column to sort by: name, createdAt or signedInAt. Put - before the column name for"
+        " descending order.",
     ),
 ]
 _Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="ID or name.")]
@@ -80,7 +81,7 @@ _PasswordFile = Annotated[
     typer.Option(
         "--password-file",
         metavar="FILE",
-        help="File with the password. Without it, the command asks for one.",
+        help="File with the password. Without the option, the command asks for the password.",
     ),
 ]
 _Where = Annotated[
@@ -104,7 +105,9 @@ def add(
             "--admin", help="Make the operator admin of every organisation, including those added later."
         ),
     ] = False,
-    role: Annotated[Role | None, typer.Option("--role", help="First role, in --org.")] = None,
+    role: Annotated[
+        Role | None, typer.Option("--role", help="First role of the operator, in the organisation --org.")
+    ] = None,
     org: Annotated[
         str | None,
         typer.Option("--org", metavar="ORG", help="Organisation of the role; * is every organisation."),

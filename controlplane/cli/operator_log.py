@@ -46,7 +46,7 @@ LINES: Final = Layout(
 
 _OPTIONS: Final = {"search": "--search", "from": "--from", "to": "--to", "cursor": "--cursor"}
 
-_TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
+_TIME_HELP = "an RFC 3339 time, a date, or a time before now such as -15m, -2h or -7d."
 
 
 @app.callback()
@@ -65,7 +65,7 @@ def search_log(
         typer.Option(
             "--operation",
             metavar="NAME",
-            help="Only this operation, such as app.bind, or all of one noun, such as app.",
+            help="Only this operation, such as app.bind, or all operations on one noun, such as app.",
         ),
     ] = None,
     org: AnyOrg = None,

@@ -31,7 +31,8 @@ _Sort = Annotated[
     typer.Option(
         "--sort",
         metavar="COLUMN",
-        help="Column to sort by: name, createdAt or retention. A - before it: descending.",
+        help="Column to sort by: name, createdAt or retention. Put - before the column name for"
+        " descending order.",
     ),
 ]
 _Org = Annotated[str, typer.Argument(metavar="ORG", help="ID or name.")]
@@ -97,7 +98,8 @@ def set_retention(
     yes: Annotated[
         bool,
         typer.Option(
-            "--yes", help="Do not ask for confirmation. Required to shorten the time without a terminal."
+            "--yes",
+            help="Do not ask for confirmation. Required to shorten the time if the command has no terminal.",
         ),
     ] = False,
     json: Json = False,

@@ -74,7 +74,8 @@ _Sort = Annotated[
     typer.Option(
         "--sort",
         metavar="COLUMN",
-        help="Column to sort by: name, health, lastSeen or createdAt. A - before it: descending.",
+        help="Column to sort by: name, health, lastSeen or createdAt. Put - before the column name"
+        " for descending order.",
     ),
 ]
 
@@ -91,7 +92,9 @@ def add(
     org: Annotated[
         list[str],
         typer.Option(
-            "--org", metavar="ORG", help="Organisation, by ID or name. Give the option once for each."
+            "--org",
+            metavar="ORG",
+            help="Organisation, by ID or name. Give the option once for each organisation.",
         ),
     ],
     json: Json = False,
@@ -252,7 +255,9 @@ def acknowledge(
     proxy: _Proxy,
     note: Annotated[
         str,
-        typer.Option("--note", metavar="TEXT", help="Explanation of the losses, stored in the operator log."),
+        typer.Option(
+            "--note", metavar="TEXT", help="Explanation of the event losses, stored in the operator log."
+        ),
     ],
     org: AnyOrg = None,
     json: Json = False,

@@ -42,7 +42,7 @@ _LINE_ENDS: Final = (
     "its line ends were changed from LF to CRLF, as a mail program or git's autocrlf does: change them back,"
     " or send the file again in an archive"
 )
-_TIME_HELP: Final = "RFC 3339, a date, or -15m, -2h, -90d"
+_TIME_HELP: Final = "an RFC 3339 time, a date, or a time before now such as -15m, -2h or -90d"
 
 
 @app.command()
@@ -63,8 +63,8 @@ def report(
             "--class",
             metavar="NAME",
             help=(
-                "Class of data: mail, files, calendars, chats, directory or credentials (mail). Repeat it "
-                "for several."
+                "Class of data: mail, files, calendars, chats, directory or credentials (mail). For several "
+                "classes, repeat the option."
             ),
         ),
     ] = None,

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.5
 _MOST_NAMED: Final = 4  # names in the progress line
 
-Timeout = Annotated[float, typer.Option("--timeout", metavar="S", min=0, help="Time limit in seconds.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="S", min=0, help="Time limit for waiting, in seconds.")
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,8 @@ _Sort = Annotated[
     typer.Option(
         "--sort",
         metavar="COLUMN",
-        help="Column to sort by: name, org, version, rules or changedAt. A - before it: descending.",
+        help="Column to sort by: name, org, version, rules or changedAt. Put - before the column"
+        " name for descending order.",
     ),
 ]
 
@@ -166,7 +167,10 @@ def apply(
         ),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until every live proxy enforces it, as `proxy wait` does.")
+        bool,
+        typer.Option(
+            "--wait", help="Wait until every live proxy enforces the new version, as `proxy wait` does."
+        ),
     ] = False,
     timeout: Timeout = 120,
     json: Json = False,

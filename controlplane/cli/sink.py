@@ -164,7 +164,12 @@ def rewind(
     ctx: typer.Context,
     name: Name,
     to: Annotated[
-        str, typer.Option("--to", metavar="T", help="Time of receipt: RFC 3339, a date, or -15m, -2h, -7d.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="T",
+            help="Time of receipt: an RFC 3339 time, a date, or a time before now such as -15m, -2h or -7d.",
+        ),
     ],
     json: Json = False,
 ) -> None:

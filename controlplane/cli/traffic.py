@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
+_TIME_HELP = "an RFC 3339 time, a date, or a time before now such as -15m, -2h or -7d."
 _AT_ONCE = 50_000  # events between two progress reports
 _MAX_BODY = 400  # characters of a body to show
 
@@ -66,7 +66,8 @@ _Base = Annotated[
     typer.Option(
         "--base",
         metavar="URL",
-        help="Address of the graph API in the HAR file (https://graph.microsoft.com). Repeat it for several.",
+        help="Address of the graph API in the HAR file (https://graph.microsoft.com). For several"
+        " addresses, repeat the option.",
     ),
 ]
 
@@ -87,8 +88,8 @@ def replay(
             "--app",
             metavar="APP",
             help=(
-                "Only events of this app. By default, events of all apps with the ruleset that the draft "
-                "names."
+                "Only events of this app. By default, events of all apps that use the ruleset named in the "
+                "draft."
             ),
         ),
     ] = None,
@@ -362,7 +363,7 @@ def _describe_foreseen(har: Har, groups: list[list[Foreseen]]) -> Iterator[str]:
     from controlplane.operations.replays import outcome_facts
     from controlplane.workshop.har import remark_lines
 
-    passed_over = f", {har.elsewhere:,} to other addresses omitted" if har.elsewhere else ""
+    passed_over = f", {har.elsewhere:,} to addresses outside the graph API omitted" if har.elsewhere else ""
     yield f"{counted(len(har.exchanges), 'request')}{passed_over}"
     yield from remark_lines(har)
     for group in groups:
@@ -433,7 +434,7 @@ def _describe_change(group: ChangeFacts) -> Iterator[str]:
     if group.gap:
         yield f"    {group.gap}"
     if group.add:
-        yield f"    to allow it, add  {group.add}"
+        yield f"    to allow the request, add  {group.add}"
     if group.missing:
         yield f"    depends on {', '.join(group.missing)}"
     yield from map(_describe_sample, group.samples)

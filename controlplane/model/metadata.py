@@ -182,7 +182,10 @@ class _Reader:
     # XML events
 
     def _refuse_doctype(self, *_: object) -> None:
-        raise self._error("the document has a <!DOCTYPE>", "remove it: CSDL needs neither a DTD nor entities")
+        raise self._error(
+            "the document has a <!DOCTYPE>",
+            "remove the DOCTYPE: a CSDL document needs no DTD and no entities",
+        )
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         space, _, name = tag.rpartition(" ")
@@ -272,7 +275,7 @@ class _Reader:
         name = self._name(attributes, "Name", _SIMPLE)
         if name.lower() in owner.names:
             raise self._error(
-                f"type {owner.name!r} has two members named {name!r} if letter case is ignored", _DOWNLOAD
+                f"type {owner.name!r} has two properties named {name!r} if letter case is ignored", _DOWNLOAD
             )
         owner.names.add(name.lower())
         return name

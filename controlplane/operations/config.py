@@ -267,7 +267,7 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyConfig) -
 def _require_expected(planned: Difference, expected: str | None) -> None:
     if expected is not None and expected != planned.digest:
         raise Conflict(
-            f"the plan is now {planned.digest}, and {expected} was expected: "
+            f"the digest of the plan is now {planned.digest}, but {expected} was expected: "
             "review the new plan, and apply it"
         )
 

@@ -123,8 +123,8 @@ async def approve(context: OperationContext, actor: Actor, request: ApprovePropo
         raise Forbidden("the operator who proposed a change cannot approve it: ask another editor")
     if await _is_outdated(context, found):
         raise Conflict(
-            "the proposal is outdated, because its object was changed since:"
-            " review it again, and propose it again"
+            "the proposal is outdated, because its ruleset or app was changed after the proposal:"
+            " review the change again, and propose it again"
         )
     approval = Approval(found.proposal_id, actor.name, context.clock.wall_ms(), request.reason or None)
     if found.kind in ("publish", "rollback"):

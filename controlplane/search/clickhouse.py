@@ -234,7 +234,9 @@ class ClickHouseIndex:
         reached = await self._reached(after)
         if reached < after:
             raise IndexMovedError(
-                f"{self._where}: the index has events up to position {reached}, not {after}", reached
+                f"{self._where}: the index has events only up to position {reached}, and lacks events up to"
+                f" position {after}",
+                reached,
             )
         self._is_checked = True
 

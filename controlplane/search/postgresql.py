@@ -205,7 +205,9 @@ def _write(known: str | None, events: Sequence[Event], after: int, raw: Connecti
         raise _AnotherIndexError(str(incarnation), int(reached))
     if reached < after:
         raise IndexMovedError(
-            f"the search index has events up to position {reached}, not {after}", int(reached)
+            f"the search index has events only up to position {reached}, and lacks events up to"
+            f" position {after}",
+            int(reached),
         )
     documents = _documents(events)
     _add_known(raw, [document for document in documents if document.position <= reached])

@@ -351,7 +351,11 @@ def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
     if incarnation != known:
         raise _AnotherIndexError(incarnation, reached)
     if reached < after:
-        raise IndexMovedError(f"the search index has events up to position {reached}, not {after}", reached)
+        raise IndexMovedError(
+            f"the search index has events only up to position {reached}, and lacks events up to"
+            f" position {after}",
+            reached,
+        )
 
 
 def _format(db: sqlite3.Connection) -> int:

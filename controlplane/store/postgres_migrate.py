@@ -40,7 +40,7 @@ def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool
         )
     encoding = raw.info.parameter_status("server_encoding")
     if encoding != "UTF8":
-        raise StoreError(f"{address}: the database must have the encoding UTF8, and this one has {encoding}")
+        raise StoreError(f"{address}: the database must have the encoding UTF8, but it has {encoding}")
     if not _lacking(raw, address):
         return  # a role without the right to make tables is enough
     raw.execute("SET lock_timeout = 0")  # another control plane may migrate for a long time

@@ -92,8 +92,8 @@ class KeyTables:
             name, version = row
             if expected not in (None, version):
                 raise Conflict(
-                    f"proxy {name}: its secret has been replaced by another change: the newest is version"
-                    f" {version}, and {expected} was expected"
+                    f"proxy {name}: the secret was replaced by another change: version {version} is"
+                    f" the newest, but version {expected} was expected"
                 )
             now_ms = connection.shared_ms()
             ends_ms = now_ms + overlap_ms if overlap_ms else None

@@ -211,8 +211,8 @@ class RegistryTables:
             )
             found = 0 if in_force is None else Ruleset(*in_force).version
             if expected is not None and expected != found:
-                what = f"version {found} is active" if found else "there is no such ruleset"
-                raise Conflict(f"ruleset {ruleset.name}: {what}, and {expected} was expected")
+                what = f"version {found} is active" if found else "no version exists"
+                raise Conflict(f"ruleset {ruleset.name}: {what}, but version {expected} was expected")
             if schemas:
                 require_current(connection, ruleset.org_id, ruleset.name, schemas)
             if in_force is None:
@@ -250,8 +250,8 @@ class RegistryTables:
             current = Ruleset(*found)
             if expected is not None and expected != current.version:
                 raise Conflict(
-                    f"ruleset {current.name}: version {current.version} is active, and {expected}"
-                    " was expected"
+                    f"ruleset {current.name}: version {current.version} is active, but version"
+                    f" {expected} was expected"
                 )
             if version is None and current.version == 1:
                 raise NotFound(f"ruleset {current.name} has no version before the first, which is active")
@@ -393,7 +393,7 @@ class RegistryTables:
             if shadow is None:
                 raise NotFound(f"app {app.name} has no shadow ruleset")
             if expected not in (None, shadow):
-                raise Conflict(f"app {app.name}: {shadow} is its shadow ruleset, and {expected} was expected")
+                raise Conflict(f"app {app.name}: {shadow} is the shadow ruleset, but {expected} was expected")
             _require_bound(app, expected_ruleset_id)
             pass_gate(connection, app.org_id, approval)
             connection.run(
@@ -674,14 +674,14 @@ def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
 def _require_bound(app: App, expected_ruleset_id: str | None) -> None:
     if expected_ruleset_id not in (None, app.ruleset_id):
         raise Conflict(
-            f"app {app.name}: ruleset {app.ruleset_name} evaluates it now, and another ruleset was expected"
+            f"app {app.name} now uses the ruleset {app.ruleset_name}, but another ruleset was expected"
         )
 
 
 def _require_newest(whose: str, newest: int, expected: int | None) -> None:
     if expected not in (None, newest):
         raise Conflict(
-            f"{whose}: its secret has been replaced by another change: the newest is version {newest}, and"
+            f"{whose}: the secret was replaced by another change: version {newest} is the newest, but version"
             f" {expected} was expected"
         )
 

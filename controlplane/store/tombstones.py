@@ -85,8 +85,8 @@ class TombstoneTables:
             ruleset = _only([] if row is None else [Ruleset(*row)], "ruleset")
             if expected not in (None, ruleset.version):
                 raise Conflict(
-                    f"ruleset {ruleset.name}: version {ruleset.version} is active, and {expected}"
-                    " was expected"
+                    f"ruleset {ruleset.name}: version {ruleset.version} is active, but version"
+                    f" {expected} was expected"
                 )
             users = _users(connection, ruleset_id)
             if users:

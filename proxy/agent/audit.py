@@ -207,7 +207,7 @@ class Audit:
             await self._send_pending(parts)
             return False
         if self._disk_problem is not None:
-            log.info("collecting audit events from the spool again")
+            log.info("the collection of audit events from the spool works again")
             self._disk_problem = None
         await self._send_pending(parts)
         return busy

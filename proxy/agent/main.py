@@ -401,7 +401,7 @@ class _Agent:
         if unknown != self._unknown:
             self._unknown = unknown
             for each in unknown:
-                log.warning("the rules have no %s", each)
+                log.warning("the settings name %s, but the rules do not contain it", each)
 
     def _tell_all(self, message: Message) -> None:
         if isinstance(message, ActiveUpstreamToken):

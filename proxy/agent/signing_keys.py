@@ -146,7 +146,8 @@ class SigningKeyKeeper:
         signing = self._in_force()[:1]
         if signing:
             log.info(
-                "signing tokens with version %s of secret %s; %d versions are accepted",
+                "signing tokens with version %s of secret %s; tokens signed with any of %d versions"
+                " are accepted",
                 *(signing[0].version, self._name, len(keys.keys)),
             )
         else:

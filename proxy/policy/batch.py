@@ -491,7 +491,8 @@ def _readings(path: str) -> Iterator[str]:
     for _ in range(_MAX_DECODINGS):
         if ligatures(path) > MAX_LIGATURES:
             raise MalformedBatch(
-                "the `url` of a sub-request has too many characters that each expand to several characters"
+                "the `url` of a sub-request has too many characters that case folding expands to"
+                " several characters"
             )
         yield unicodedata.normalize("NFKC", path).casefold()
         decoded = unquote(path, errors="replace")

@@ -270,7 +270,9 @@ def canonicalise(target: str, taken: int = GRAPH) -> Target:
         aliases = _parameter_aliases(query)
         deepest = fully_decoded(decoded, MAX_DECODINGS - 1)
         if ligatures(deepest) > MAX_LIGATURES:
-            raise MalformedTarget("the query has too many characters that each expand to several characters")
+            raise MalformedTarget(
+                "the query has too many characters that case folding expands to several characters"
+            )
         if _ALIAS_MARK.search(deepest):
             options = _options_of(path, query)
     lowered = path.lower()
@@ -745,7 +747,9 @@ def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
             raise MalformedTarget("the path has too many interpretations")
         # The limit is checked before they are made: each combination has all names of each of its segments.
         if len(texts) * prod(sum(len(each.names) for each in options) for options in meanings) > MAX_PARTS:
-            raise MalformedTarget("the path stands for too many resource names that rules may match")
+            raise MalformedTarget(
+                "the interpretations of the path have too many resource names that rules may match"
+            )
         if form.openings:
             readings = [_combined(variant.kind, choice) for choice in product(*meanings)]
             loosely += [name for reading in readings for name in reading.names]
@@ -769,7 +773,9 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
     for meaning in choice:
         kind |= meaning.kind
         if len(names) * len(meaning.names) > MAX_READINGS:
-            raise MalformedTarget("the path stands for too many resource names that rules may match")
+            raise MalformedTarget(
+                "the interpretations of the path have too many resource names that rules may match"
+            )
         names = [name + parts for name in names for parts in meaning.names]
     return Reading(
         kind,

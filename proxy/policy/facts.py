@@ -315,7 +315,7 @@ def _all_members(pairs: list[tuple[str, object]]) -> dict[str, list[object]]:
     for name, value in pairs:
         if ligatures(name) > MAX_LIGATURES:
             raise MalformedBody(
-                "a name in the body has too many characters that each expand to several characters"
+                "a name in the body has too many characters that case folding expands to several characters"
             )
         members.setdefault(fold(name), []).append(value)
     return members

@@ -203,7 +203,8 @@ def _refuse_verbose(body: bytes) -> None:
     """
     if _VERBOSE.match(body) is not None:
         raise FilterFailed(
-            "the response is OData's verbose JSON, in which the filter does not find properties"
+            "the response is in OData's verbose JSON format, and filters do not find properties in"
+            " this format"
         )
 
 

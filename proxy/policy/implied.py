@@ -327,7 +327,7 @@ def readings_below(readings: Iterable[Reading], suffix: Suffix) -> tuple[Reading
     """
     readings = tuple(readings)
     if sum([len(reading.names) for reading in readings]) * len(suffix.names) > MAX_NAMES:
-        raise MalformedTarget("the implied requests stand for too many resource names")
+        raise MalformedTarget("the interpretations of the implied requests have too many resource names")
     return tuple(
         [
             Reading(

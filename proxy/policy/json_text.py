@@ -201,14 +201,14 @@ def value_end(text: bytes, start: int) -> int:
             depth -= 1
             if not depth:
                 return token.end()
-    raise JsonTextError("a JSON value has no end")
+    raise JsonTextError("a JSON object or array has no closing bracket")
 
 
 def require_after_value(text: bytes, position: int) -> re.Match[bytes]:
     """Return the match of the comma or bracket after a JSON value; group 1 is that character."""
     found = AFTER_VALUE.match(text, position)
     if found is None:
-        raise JsonTextError("a JSON value has no end")
+        raise JsonTextError("a JSON value is not followed by a comma or a closing bracket")
     return found
 
 

@@ -152,7 +152,8 @@ def without_hidden(
     if kind.is_json:
         if kind.is_verbose:
             raise FilterFailed(
-                "the response is OData's verbose JSON, in which the filter does not find properties"
+                "the response is in OData's verbose JSON format, and filters do not find properties in"
+                " this format"
             )
         try:
             return compiled.apply(body)

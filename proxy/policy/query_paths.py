@@ -301,7 +301,7 @@ class _Walk:
         if base is None:
             self._named.loose.add(word)
         elif len(base) >= MAX_WORDS:
-            raise Unresolved("the query is nested too deep")
+            raise Unresolved("the query is nested too deeply")
         else:
             path = (*base, word)
             self._named.paths.add(path)

@@ -330,7 +330,9 @@ class ResourceModel:
                 raise DamagedModel(f"name {number} of the schema has an invalid position")
             name = folded[start:end]
             if name <= before:
-                raise DamagedModel(f"name {number} of the schema is out of order")
+                raise DamagedModel(
+                    f"name {number} of the schema is not in its place in the order of the names"
+                )
             ids[name] = number
             start, before = end, name
         if start != len(folded):
@@ -345,7 +347,8 @@ class ResourceModel:
             target: int = words[at + 1]
             if name >= self.names or name <= before or target >= self.spaces:
                 raise DamagedModel(
-                    f"namespace {space} of the schema has an invalid reference or is out of order"
+                    f"namespace {space} of the schema has an invalid reference, or is not in its place in the"
+                    " order of the namespaces"
                 )
             before = name
         for space in range(self.spaces):
@@ -364,12 +367,15 @@ class ResourceModel:
             first: int = words[at + 4]
             order = name * self.spaces + space
             if name >= self.names or space >= self.spaces or order <= before:
-                raise DamagedModel(f"type {type_} of the schema is out of order")
+                raise DamagedModel(
+                    f"type {type_} of the schema has an invalid reference, or is not in its place in"
+                    " the order of the types"
+                )
             if base > self.types or flags & ~_TYPE_FLAGS or first < members or first > self.members:
                 raise DamagedModel(f"type {type_} of the schema has an invalid reference")
             before, members = order, first
         if self.members and (not self.types or words[self._types + 4]):
-            raise DamagedModel("the schema has members that belong to no type")
+            raise DamagedModel("the schema has properties that belong to no type")
         for type_ in range(self.types):
             up, steps = self.base_of(type_), 0
             while up >= 0:
@@ -389,10 +395,11 @@ class ResourceModel:
                 target: int = words[at + 2]
                 if name >= self.names or name <= before or flags & ~_MEMBER_FLAGS or target > self.types:
                     raise DamagedModel(
-                        f"member {member} of the schema has an invalid reference or is out of order"
+                        f"property {member} of the schema has an invalid reference, or is not in its place"
+                        " in the order of the properties"
                     )
                 if flags & NAVIGATION and not target:
-                    raise DamagedModel(f"member {member} of the schema has no target")
+                    raise DamagedModel(f"navigation property {member} of the schema has no target type")
                 before = name
                 member += 1
 
@@ -404,7 +411,10 @@ class ResourceModel:
             flags: int = words[at + 1]
             type_: int = words[at + 2]
             if name >= self.names or name <= before or flags & ~COLLECTION or not 0 < type_ <= self.types:
-                raise DamagedModel(f"root {root} of the schema has an invalid reference or is out of order")
+                raise DamagedModel(
+                    f"root {root} of the schema has an invalid reference, or is not in its place in the"
+                    " order of the roots"
+                )
             before = name
 
     def _check_operations(self) -> None:
@@ -417,7 +427,10 @@ class ResourceModel:
             flags: int = words[at + 2]
             order = name * width + words[at + 3]
             if name >= self.names or order < before or space >= self.spaces or flags & ~_OPERATION_FLAGS:
-                raise DamagedModel(f"operation {operation} of the schema is out of order")
+                raise DamagedModel(
+                    f"operation {operation} of the schema has an invalid reference, or is not in its place in"
+                    " the order of the operations"
+                )
             if words[at + 3] > self.types or words[at + 4] > self.types:
                 raise DamagedModel(f"operation {operation} of the schema has an invalid reference")
             before = order

@@ -394,7 +394,7 @@ class Shape(BaseModel):
     @classmethod
     def _few_errors(cls, value: Any, read: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(value, dict) and len(value) > len(cls.model_fields) + MAX_PROBLEMS:
-            raise ValueError(f"found {len(value)} keys, of which at most {len(cls.model_fields)} are known")
+            raise ValueError(f"found {len(value)} keys, but the format defines only {len(cls.model_fields)}")
         return _unless_many(value, read, info)
 
 

@@ -165,7 +165,12 @@ def test_a_ruleset_is_tried_compared_and_put_in_force(browser: Browser, served: 
         page.get_by_label("Shadow ruleset of this app").select_option("hr-sync")
         page.get_by_role("button", name="Start shadowing").click()
         assert "hr-sync shadows device-audit" in page.get_by_role("status").inner_text()
-        where = page.get_by_role("link", name="Requests that it would block").get_attribute("href") or ""
+        where = (
+            page.get_by_role("link", name="Requests that the shadow ruleset would block").get_attribute(
+                "href"
+            )
+            or ""
+        )
         assert visit.go(where).status == 200
         assert page.get_by_role("alert").count() == 0  # the filter is understood
         page.go_back()

@@ -186,7 +186,7 @@ def test_an_event_says_why(visit: Visit) -> None:
     text = page.get_by_label("Rules", exact=False).first
     at = text.evaluate("area => area.value.slice(area.selectionStart).split('\\n')[0]")
     assert at.endswith("id: hide-contacts"), "the cursor is at the deciding rule"
-    page.get_by_role("button", name="Add a rule that allows it").click()
+    page.get_by_role("button", name="Add a rule that allows the request").click()
     expect(page.locator("#explained .verdict-line").first).to_contain_text("allow by")
 
 

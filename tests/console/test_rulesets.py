@@ -101,7 +101,7 @@ def test_from_a_new_ruleset_to_a_rollback(any_visit: Visit, request: pytest.Fixt
     expected.evaluate("field => field.value = 1")
     page.get_by_label("Why").fill("They may after all")
     page.get_by_role("button", name="Roll back to version 1").click()
-    assert "version 2 is active, and 1 was expected" in page.locator("main").inner_text()
+    assert "version 2 is active, but version 1 was expected" in page.locator("main").inner_text()
     visit.complaints.clear()  # the browser reports the status as an error
     page.go_back()
     expected.evaluate("field => field.value = 2")

@@ -27,7 +27,7 @@ def test_an_editor_stops_an_app_everybody_sees_it_and_an_admin_lifts_it(
         editor.page.get_by_role("button", name="Stop hr-portal").click()
         assert "The stop of hr-portal is set" in editor.page.get_by_role("status").inner_text()
         assert editor.page.get_by_role("button", name="Lift").count() == 0
-        assert "An admin can lift it" in editor.page.inner_text("table")
+        assert "An admin can lift the stop" in editor.page.inner_text("table")
         assert "hr-portal: active at" in editor.page.inner_text("#reach")
         assert "not confirmed" in editor.page.inner_text("#reach")
         editor.go(f"/apps/{app.app_id}")

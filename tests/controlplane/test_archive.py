@@ -312,7 +312,7 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
     ),
     "a range removed": (
         gone(1, EVENTS_SUFFIX, MANIFEST_SUFFIX),
-        "no links from 3 to 4: an earlier object is missing",
+        "no links from 3 to 4: an earlier object of the archive is missing",
     ),
     "a manifest removed": (gone(1, MANIFEST_SUFFIX), "no links from 3 to 4"),
     "a range in the place of another": (
@@ -379,7 +379,7 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
     "a digest that is none": (with_link(1, 0, content="zz"), "a digest that is not hex digits"),
     "a line that is not the event": (
         with_link(1, 0, verbatim={0: "e30="}),
-        "a line of the events object is not the event as it was received",
+        "a line of the events object differs from the event that the control plane received",
     ),
 }  # fmt: skip
 

@@ -456,7 +456,7 @@ def test_a_ruleset_is_applied_over_the_version_that_is_expected_alone(config: Pa
     hr.write_text(hr.read_text() + "# changed\n")
     report = _fails(config, 1, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "0")
     assert report == [
-        "ruleset hr: version 1 is active, and 0 was expected",
+        "ruleset hr: version 1 is active, but version 0 was expected",
         f"see `ruleset diff hr {hr} --org acme`, then apply with --expect 1",
     ]
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "1")["version"] == 2
@@ -548,7 +548,7 @@ def test_what_was_made_comes_with_the_next_step(config: Path, hr: Path) -> None:
     with closing(sqlite3.connect(config.parent / "var" / "controlplane.db")) as store, store:
         store.execute("UPDATE proxies SET token_id = (SELECT token_id FROM enrolment_tokens)")
     rotated = cli(config, "proxy", "rotate-secret", "edge-1").stdout
-    assert "edge-1 enrolled itself. Once Agent__ApiKey is set, it ignores the file" in rotated
+    assert "edge-1 enrolled itself. Once Agent__ApiKey is set, the proxy ignores the file" in rotated
     assert f"{typed} proxy delete edge-1\n" in rotated
     granted = cli(config, "proxy", "grant", "edge-1", "--org", "beta").stdout
     assert f"{typed} proxy show edge-1\n" in granted

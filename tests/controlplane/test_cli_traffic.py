@@ -182,7 +182,7 @@ def test_a_har_file_is_evaluated_where_it_lies_and_no_credential_is_shown(folder
     done = without_settings("replay", str(folder / "hr.yaml"), "--har", str(file))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "2 requests, 1 to other addresses omitted",
+        "2 requests, 1 to addresses outside the graph API omitted",
         "",
         "1 filtered by hide",
         "  GET /v1.0/users?$select=id&sig=***",

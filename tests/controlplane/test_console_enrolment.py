@@ -32,7 +32,7 @@ async def test_a_token_is_shown_once_and_revoked_with_its_proxies(plane: Plane) 
         assert "1 h after the first use of the new ones" in (await visitor.get("/proxies/edge-1")).text
         form = {"name": "edge-1", "expected": "2", "graceSeconds": "3600"}
         replaced = (await visitor.post("/proxies/edge-1/secrets", form)).text
-        assert "it ignores the file at <code>Agent.IdentityPath</code>" in replaced
+        assert "the proxy ignores the file at <code>Agent.IdentityPath</code>" in replaced
         assert (await visitor.post("/enrolment/k8s/revoke", {"withProxies": "yes"})).status == 303
         assert "disabled" in (await visitor.get("/enrolment/k8s")).text
     assert (await proxy.sync()).code == "unknownApiKey"

@@ -65,8 +65,10 @@ async def test_a_token_that_is_refused_keeps_its_name_and_its_time(plane: Plane)
 
 _ORG_MISSING = "org: is missing"
 _LAST_ADMIN = "this operator is the last admin over all organisations: make another admin first"
-_SWITCH = "app payroll: hr is its shadow ruleset, and sales was expected"
-_OTHER_SECRET = "its secret has been replaced by another change: the newest is version 1, and 9 was expected"
+_SWITCH = "app payroll: hr is the shadow ruleset, but sales was expected"
+_OTHER_SECRET = (
+    "the secret was replaced by another change: version 1 is the newest, but version 9 was expected"
+)
 _LOST = "expected.missing: must be a whole number"
 _NO_PASSWORD = "password: is missing"
 _TOO_SOON = "expiresInDays: must be a whole number, at least 1"

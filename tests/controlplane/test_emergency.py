@@ -145,7 +145,7 @@ async def test_a_shadow_is_set_taken_away_and_promoted_by_an_editor(context: Ope
     await apps.shadow.perform(context, editor, set_shadow)
     with pytest.raises(Forbidden):
         await apps.promote_shadow.perform(context, viewer, apps.PromoteShadow("acme-app"))
-    with pytest.raises(Conflict, match="next-rules is its shadow ruleset, and old-rules was expected"):
+    with pytest.raises(Conflict, match="next-rules is the shadow ruleset, but old-rules was expected"):
         await apps.promote_shadow.perform(
             context, editor, apps.PromoteShadow("acme-app", expected="old-rules")
         )

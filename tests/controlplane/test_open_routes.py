@@ -98,7 +98,10 @@ async def test_the_editor_lists_open_routes_with_an_example_and_the_match_that_c
         seen = await visitor.post("/rulesets/new", draft)
         assert "no schema" not in seen.text
         assert "<code>GET /v1.0/me/mailFolders/id1/messages</code>" in seen.text
-        assert "This closes all of them: <code>match: {resource: [message]}</code>" in seen.text
+        assert (
+            "This match closes all open routes of the rule: <code>match:"
+            " {resource: [message]}</code>" in seen.text
+        )
         seen = await visitor.post("/rulesets/new", {**draft, "yaml": "rules: ["})
         assert "rules:2:1: document: the text is not YAML" in seen.text
 
@@ -108,7 +111,7 @@ async def test_a_check_for_an_organisation_warns_by_its_schema(
 ) -> None:
     org = await plane.org("acme")
     without = (await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES, org="acme"))).warnings
-    assert without[0].message.endswith("only routes that the path itself shows were tried")
+    assert without[0].message.endswith("only routes that follow from the paths of the rules were tried")
     await plane.store.add_schema([org], ONE)
     (warning,) = (await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES, org="acme"))).warnings
     assert warning.message.endswith("`match: {resource: [message]}` closes them")

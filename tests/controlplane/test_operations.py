@@ -254,7 +254,7 @@ async def test_a_secret_is_replaced_by_one_of_those_who_saw_the_same(context: Op
     both = [apps.rotate_secret.perform(context, OWNER, once) for _ in range(2)]
     made, refused = await asyncio.gather(*both, return_exceptions=True)
     assert isinstance(made, apps.NewSecret)
-    with pytest.raises(Conflict, match="the newest is version 2, and 1 was expected"):
+    with pytest.raises(Conflict, match="version 2 is the newest, but version 1 was expected"):
         raise refused if isinstance(refused, BaseException) else AssertionError
     assert [each.version for each in (await Inventory(context).app("own-app")).secrets] == [2, 1]
     await apps.rotate_secret.perform(context, OWNER, apps.RotateSecret("own-app"))
@@ -268,7 +268,7 @@ async def test_a_proxy_s_secrets_are_replaced_by_one_of_those_who_saw_the_same(
     shown = await fleet.show.perform(context, OWNER, reference)
     once = proxies.RotateProxySecret("own-proxy", expected=shown.secret_version)
     made = await proxies.rotate_secret.perform(context, OWNER, once)
-    with pytest.raises(Conflict, match="the newest is version 2, and 1 was expected"):
+    with pytest.raises(Conflict, match="version 2 is the newest, but version 1 was expected"):
         await proxies.rotate_secret.perform(context, OWNER, once)
     credentials = await context.store.credentials(digest(made.api_key))
     assert credentials is not None
@@ -794,10 +794,10 @@ async def test_a_ruleset_is_not_applied_over_a_version_that_its_writer_never_saw
         text = f"# {note}\n{RULESET.format(name='drafted')}"
         return rulesets.ApplyRuleset("acme", text, note, expected=expected)
 
-    with pytest.raises(Conflict, match="there is no such ruleset, and 1 was expected"):
+    with pytest.raises(Conflict, match="no version exists, but version 1 was expected"):
         await perform(rulesets.apply, context, OWNER, draft("too late", 1))
     assert (await perform(rulesets.apply, context, OWNER, draft("first", 0))).version == 1
     assert (await perform(rulesets.apply, context, OWNER, draft("second", 1))).version == 2
-    with pytest.raises(Conflict, match="version 2 is active, and 1 was expected"):
+    with pytest.raises(Conflict, match="version 2 is active, but version 1 was expected"):
         await perform(rulesets.apply, context, OWNER, draft("beside it", 1))
     assert (await perform(rulesets.apply, context, OWNER, draft("whatever it is", None))).version == 3

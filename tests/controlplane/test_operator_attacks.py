@@ -263,7 +263,7 @@ async def test_a_rollback_undoes_no_version_that_nobody_looked_at(
     await plane.org("acme")
     for number in range(3):
         await plane.inventory.apply_ruleset("acme", "hr", 0, f"{SMALL}# {number}\n")
-    with pytest.raises(Conflict, match="version 3 is active, and 2 was expected"):
+    with pytest.raises(Conflict, match="version 3 is active, but version 2 was expected"):
         await rollback.perform(context, EDITOR, RollBack("hr", "acme", to=1, expected=2))
     assert (await rollback.perform(context, EDITOR, RollBack("hr", "acme", to=1, expected=3))).version == 4
 

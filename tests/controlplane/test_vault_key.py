@@ -114,7 +114,7 @@ async def test_a_key_that_is_not_the_stores_opens_nothing(moved: Moved) -> None:
         assert refused.stderr.startswith(problem), refused.stderr
         assert value not in refused.stderr
     assert (
-        "the key must contain 64 hex digits: store this store's master key as the newest version of the "
+        "the key must contain 64 hex digits: write the master key of this store as the newest version of the "
         "secret" in refused.stderr
     )
     moved.vault.put(NAME, moved.file.read_text(), expires=2_000_000_000)

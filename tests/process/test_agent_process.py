@@ -523,7 +523,7 @@ async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_
         (tmp_path / "aside").rename(spool_path)
         write(spool, range(50, 60), time_ms=int(time.time() * 1000))
         spool.close()
-        await running.says("collecting audit events from the spool again")
+        await running.says("the collection of audit events from the spool works again")
         assert await running.end(signal.SIGTERM) == 0  # the first process ends
         assert control.seqs("org-1") == list(range(1, 61))
 
@@ -697,7 +697,8 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
         assert [
             checks[name]["status"] for name in ("credentials", *(f"credentials/{each}" for each in OWNERS))
         ] == (["ok"] * 4)
-        unknown = "the rules have no organisation org-2 of identity files"  # perhaps misspelled
+        # perhaps misspelled
+        unknown = "the settings name organisation org-2 of identity files, but the rules do not contain it"
         assert running.log_file.read_text().count(unknown) == 1
         assert "application client-1" not in running.log_file.read_text()
 

@@ -245,8 +245,8 @@ def test_twenty_requests_are_a_batch_and_twenty_one_are_not() -> None:
         ({"body": [{}] * 60_000}, "more than 100000 JSON values"),
         ({"body": [[[[[[[]]]]]]] * 20_000}, "more than 100000 JSON values"),
         ({"url": "/" + "a" * 320 * 1024}, "members of the batch together have more than 327680 bytes"),
-        ({"url": "/" + "\ufdfa" * 101}, "many characters that each expand to several"),
-        ({"url": "/" + "%25EF%25B7%25BA" * 101}, "many characters that each expand to several"),
+        ({"url": "/" + "\ufdfa" * 101}, "many characters that case folding expands to several"),
+        ({"url": "/" + "%25EF%25B7%25BA" * 101}, "many characters that case folding expands to several"),
     ],
 )
 def test_what_costs_more_than_a_batch_is_refused_before_it_is_read(

@@ -80,7 +80,7 @@ MALFORMED: Final = {
     "a member twice by case": (
         document('<EntityType Name="a"><Property Name="b" Type="Edm.String"/>'
                  '<Property Name="B" Type="Edm.String"/></EntityType>'),
-        "line 4: type 'sample.mail.a' has two members named 'B' if letter case is ignored",
+        "line 4: type 'sample.mail.a' has two properties named 'B' if letter case is ignored",
     ),
     "a root twice": (
         document(A + '<EntitySet Name="b" EntityType="mail.a"/><Singleton Name="B" Type="mail.a"/>'),

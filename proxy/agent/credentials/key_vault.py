@@ -68,7 +68,9 @@ class KeyVaultProvider:
             )
             what = f"{refusal} (version {refused.version} of secret {self._name}; {why})"
             raise CredentialError(what, refusal.retry_after)
-        log.warning("the identity provider refused the current credential; trying its newer version")
+        log.warning(
+            "the identity provider refused the current credential; trying a newer version of the credential"
+        )
         return await self._exchange(secret)
 
     async def _exchange(self, secret: VaultSecret) -> UpstreamToken:
