@@ -56,7 +56,7 @@ def test_sending_the_form_twice_makes_no_second_app_and_no_second_secret(
         page.reload()  # the browser sends the form again
         assert first not in page.content()
         assert not _SECRET.search(page.content())
-        assert "has been replaced by another change" in page.get_by_role("alert").inner_text()
+        assert "the secret was replaced by another change" in page.get_by_role("alert").inner_text()
 
 
 def test_an_app_has_all_its_credentials_in_one_table_where_they_are_added_and_removed(

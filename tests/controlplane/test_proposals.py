@@ -282,7 +282,7 @@ async def test_a_shadow_is_promoted_only_on_the_base_that_was_proposed(either_st
     await either_store.add_proposal(proposal)
     await either_store.set_approvals("o", 0)
     await either_store.bind_app("a", "two")
-    with pytest.raises(Conflict, match="two evaluates it now"):
+    with pytest.raises(Conflict, match="now uses the ruleset two"):
         await either_store.promote_shadow(
             "a", "three", Approval("p", "bob", 9, None), expected_ruleset_id="one"
         )
