@@ -83,7 +83,7 @@ def batch_of(size: int) -> Callable[[Sender], bytes]:
 def settings_for(port: int, url: str) -> str:
     """Return settings of a control plane as TOML text.
 
-    The store is a file, or if `url` is not empty, a PostgreSQL database.
+    The store is the PostgreSQL database at `url`, or a file if `url` is empty.
     """
     settings = SETTINGS.format(port=port)
     if not url:

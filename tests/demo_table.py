@@ -75,7 +75,7 @@ def _rule(event: dict[str, Any]) -> str:
 
 
 def _change(result: Result) -> str:
-    """Return a short description of the difference between the upstream's response and the client's."""
+    """Return a short description of how the client's response differs from the upstream's response."""
     if not result.status:
         return result.body.decode()
     if not result.seen:

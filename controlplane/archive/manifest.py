@@ -59,7 +59,7 @@ class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=Tr
     gone: bool = False  # True if the whole block was purged
 
     def record(self, org_id: str) -> Record:
-        """Return the chain record from which the digest of this link was computed.
+        """Return the chain record from which the digest of the link was computed.
 
         Raise ValueError if a digest in the chain link does not consist of hex digits.
         """

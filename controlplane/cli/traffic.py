@@ -219,7 +219,7 @@ def suggest(
     base: _Base = None,
     json: Json = False,
 ) -> None:
-    """Suggest the smallest ruleset that would have allowed the requests of an app, with evidence."""
+    """Suggest the smallest ruleset that would have allowed an app's requests, with evidence for each rule."""
     from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 
     cli: Cli = ctx.obj

@@ -158,7 +158,7 @@ class RuleUse:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Hits of the rules of a ruleset version in the last days."""
+    """Number of hits of each rule of a ruleset version in the most recent days."""
 
     days: int
     counted_since: str

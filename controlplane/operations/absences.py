@@ -163,7 +163,7 @@ def _time_notes(query: SearchQuery, now_ms: int) -> Iterator[str]:
 
 
 def _absent(kind: str, text: str, names: Iterable[str]) -> str:
-    """Return a note that no object has the filter's name, with the nearest name that exists."""
+    """Return a note that no object has the name in the filter, with the nearest existing name."""
     by_folded = {name.casefold(): name for name in names}
     near = difflib.get_close_matches(text.casefold()[:_LONGEST_SHOWN], [*by_folded], n=1, cutoff=0.6)
     hint = f"; did you mean {_shown(by_folded[near[0]])}?" if near else ""

@@ -1,4 +1,4 @@
-"""Operation with JSON types that finds the routes to resources that a ruleset leaves open."""
+"""Operation, with its JSON types, that lists the routes by which a ruleset lets requests reach resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delivery attempts to a sink or webhook: the time of the next attempt, the problem of the last."""
+"""Delivery attempts to a sink or webhook: the time of the next attempt, and the last attempt's problem."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ Unused = Literal["never", "idle"]
 
 @dataclass(frozen=True, slots=True)
 class AppQuery:
-    """A selection of applications by their ruleset and by their use."""
+    """A selection of applications by their ruleset or shadow ruleset, and by how recently they were used."""
 
     ruleset_id: str | None = None
     shadow_ruleset_id: str | None = None

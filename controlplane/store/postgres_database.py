@@ -328,7 +328,7 @@ def _write(job: Job[T], locks: Locks, raw: psycopg.Connection[TupleRow]) -> T:
 
 
 def _is_lost(raw: psycopg.Connection[TupleRow], error: psycopg.OperationalError) -> bool:
-    """Return whether the connection to PostgreSQL ended with the error.
+    """Return whether the error ended the connection to PostgreSQL.
 
     The server may send an error before it closes the connection.
     """

@@ -72,7 +72,7 @@ class Shipper:
         asked: Callable[[], SyncLinger | None],
         least_linger: float = _LEAST_LINGER,
     ) -> None:
-        """The function `asked` returns how long the control plane wants events collected, or None."""
+        """`asked` returns the collection time for events that the control plane requests, or None."""
         self._journal = journal
         self._disk = disk
         self._control_plane = control_plane

@@ -461,7 +461,7 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
 def _can_hide(transforms: Transforms | None, place: str) -> bool:
     """Return False if the properties to hide may be anywhere in the response, because of `$expand=*`.
 
-    Transforms by type do not need the place of the properties in the response.
+    Transforms by schema type apply anywhere in a response, so the place of the properties does not matter.
     """
     if "*" not in place or transforms is None:
         return True

@@ -231,7 +231,7 @@ class _TypedLevel(_Level):
         return level
 
     def _narrowed(self, annotation: bytes) -> _TypedLevel:
-        """Return the filter level of objects whose `@odata.type` annotation states the given type."""
+        """Return the filter level for objects that state the given type in `@odata.type`."""
         name = annotation.decode("utf-8", "replace").rpartition("#")[2].lower()
         here = tuple([self._narrow(each, name) for each in self._here])
         if here == self._here:

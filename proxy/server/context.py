@@ -255,7 +255,7 @@ class Context:
         return rewriter
 
     def foreign_link(self, host: str) -> None:
-        """Count a link that leads an application past the proxy.
+        """Count a link with which an application would bypass the proxy.
 
         Log the host of the link when the host appears for the first time.
         """

@@ -1,6 +1,6 @@
 """Write log lines to an output such as standard error, and drop the lines that the output has no room for.
 
-No process blocks because nobody reads the process's log.
+A process never blocks, even if nobody reads its log.
 """
 
 from __future__ import annotations

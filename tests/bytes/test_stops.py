@@ -31,7 +31,8 @@ OF_ALL_KINDS = [
 def stop(proxy: DataPath, stops: Stops) -> None:
     """Stop applications as a sync from the control plane does.
 
-    A stop also sets `enabled` to False, because older releases read only `enabled` and not the stops.
+    An emergency stop also sets `enabled` to False, because older releases read only `enabled` and not the
+    stops.
     """
     book: Rulebook = proxy.context.rulebook
     caller = replace(book.callers[CLIENT_ID], enabled=not stops.concern(ORG_ID, "app-1"))

@@ -183,7 +183,7 @@ async def test_an_organisation_with_apps_stays(context: OperationContext, plane:
 async def test_events_that_come_late_are_stored_and_go_on_naming_what_was_deleted(
     context: OperationContext, plane: Plane, commands: Commands, clock: FakeClock
 ) -> None:
-    """Events that arrive late keep the names of deleted objects.
+    """Audit events that arrive late still contain the names of objects that were deleted before.
 
     A proxy that was offline delivers events of an app, a ruleset and an organisation that were deleted.
     """

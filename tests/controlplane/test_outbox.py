@@ -1,4 +1,4 @@
-"""Tests of the outbox of an index that stores complete ranges, on both engines of the store."""
+"""Tests of the outbox of an index that stores complete ranges, on both database engines of the store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tests of the emergency stop of a whole system, and of a shadow ruleset on the system's traffic.
 
-A stop at the control plane reaches the proxy within one sync interval. If the control plane is unreachable, a
-file on the proxy's host stops applications, also across restarts.
+An emergency stop at the control plane reaches the proxy within one sync interval. If the control plane is
+unreachable, a file on the proxy's host stops applications, also across restarts.
 """
 
 from __future__ import annotations
