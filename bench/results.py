@@ -1,4 +1,4 @@
-"""Write the results of a complete run: bench/RESULTS.md and its plot."""
+"""Write bench/RESULTS.md and the plot from the results of a complete benchmark run."""
 
 from __future__ import annotations
 

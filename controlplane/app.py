@@ -256,7 +256,7 @@ class _Outgoing:
         self._has_webhooks = bool(settings.webhooks)
 
     def wake(self) -> None:
-        """Make the delivery jobs look for new events soon."""
+        """Make the delivery jobs look soon for new events to deliver."""
         self._consumers.wake()
 
     def runs(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:

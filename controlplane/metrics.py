@@ -1,8 +1,8 @@
 """Metrics of the control plane for Prometheus: counted in the process, or read from the store at a scrape.
 
-Only the label with the proxy's name grows with the fleet, and a scrape has at most MOST_PROXIES of these
-labels. `python -m tests.metrics_reference` also writes the help texts of the metrics to
-docs/reference/metrics.md.
+Only the label with the proxy's name takes more values as the fleet grows; one scrape contains at most
+MOST_PROXIES values of this label. `python -m tests.metrics_reference` also writes the help texts of the
+metrics to docs/reference/metrics.md.
 """
 
 from __future__ import annotations

@@ -353,7 +353,7 @@ def tail(
 def _page_by_id(cli: Cli, asked: SearchEvents) -> EventPage | None:
     """Return the events with the IDs in the filter, if the filter has no other conditions.
 
-    Return None if the filter has other conditions, or no event has the IDs.
+    Return None if the filter also has conditions on other fields, or if no event has the given IDs.
     """
     from controlplane.operations.audit import EventPage
     from controlplane.operations.event_lookup import LookUpEvents, look_up
@@ -498,7 +498,7 @@ class _Events:
 def _without_manifest(
     manifest: Path | None,
 ) -> Iterator[Callable[[Callable[[bytes], None]], Callable[[bytes], None]]]:
-    """Separate the last line of an export, the manifest, from the other lines, and write it to a file."""
+    """Separate the manifest, which is the last line of an export, and write it to its own file."""
     if manifest is None:
         yield lambda write: write
         return

@@ -265,7 +265,7 @@ def after_model(typed: Typed, orgs: Sequence[str]) -> Iterator[str]:
 def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
     """Return the operator's next steps after the command `kill`.
 
-    `place` has the words of the command line that name the target of the emergency stop.
+    `place` contains the command-line words that name the target of the emergency stop.
     """
     words = tuple(map(quote, place))
     yield "Proxies refuse the requests after their next sync. To see which have confirmed it:"

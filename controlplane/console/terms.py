@@ -12,7 +12,7 @@ _BARE: Final = re.compile(r"[\w./@:+$()\-]+", re.ASCII)
 
 
 def term(field: str, value: str, *, negated: bool = False) -> str | None:
-    """Return a filter term that matches exactly this field value; None if no term can do so."""
+    """Return a filter term that matches exactly the given field value, or None if no term can do this."""
     quoted = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     is_number = FIELDS[field].kind == "number"
     spellings = [value] if is_number or _BARE.fullmatch(value) else []

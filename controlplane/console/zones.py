@@ -36,7 +36,7 @@ def local(ms: int, zone: tzinfo) -> datetime:
 
 
 def short_name(ms: int, zone: tzinfo) -> str:
-    """Return the abbreviation of the zone at a time, such as `CET`, or else an offset such as `UTC-03:00`."""
+    """Return the abbreviation of a time zone at a time, such as `CET`, or an offset like `UTC-03:00`."""
     moment = local(ms, zone)
     name = moment.tzname() or ""
     return name if name.isalpha() else f"UTC{moment.isoformat()[-6:]}"

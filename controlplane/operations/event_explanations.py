@@ -64,7 +64,7 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
 
 
 def _explained(given: GivenRules, event: Event, recorded: Outcome) -> tuple[Explained, bool]:
-    """Return the explanation of an event, and True if the recorded outcome agrees with it."""
+    """Return the explanation of an event, and True if the explanation agrees with the recorded outcome."""
     sample, response = sample_of(event)
     report = Explainer(*with_schemas(given)).explain(sample, response)
     return explained(report), _fits(recorded, report)

@@ -28,7 +28,7 @@ class Keeper:
     retention: Retention
 
     def kept_since(self, now_ms: int) -> int:
-        """Return the time before which the store purges the organisation's events, within an hour at most."""
+        """Return the start of the retention: events from before this time are purged within an hour."""
         return now_ms - RETENTION_MS[self.retention]
 
 

@@ -23,7 +23,7 @@ from proxy.wire.figures import counted
 class Head(Response):
     """Newest link of an organisation's audit chain.
 
-    If a copy of the link is stored elsewhere, the copy later proves that no event before the link was
+    If a copy of the chain link is stored elsewhere, the copy later proves that no event before the link was
     changed.
     """
 

@@ -395,7 +395,7 @@ async def _hashed(password: str) -> str:
 
 
 async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
-    """Raise Forbidden after too many wrong passwords in the operator log, including this attempt.
+    """Raise Forbidden if the operator log has too many wrong passwords, including the current attempt.
 
     Without a limit on guesses, an intruder at an unattended session could guess the operator's password.
     """

@@ -220,7 +220,7 @@ class FormerRules:
         return await self._context.store.ruleset_text(ruleset_id, version)
 
     async def replay_by(self, ruleset_id: str, version: int) -> Replay | None:
-        """Return a replay with a stored ruleset version; None if that version's text is missing or old."""
+        """Return a replay of a stored ruleset version, or None if its text is missing or too old."""
         return await self._made(Replay, ruleset_id, version)
 
     async def _rules(self, ruleset_id: str, version: int) -> Rules | None:

@@ -73,7 +73,7 @@ class ReplayRuleset(Request):
 
 
 class OutcomeFacts(msgspec.Struct, rename="camel", frozen=True):
-    """A verdict and its source, which is a rule or the reason of a refusal by the proxy itself."""
+    """A verdict and its source: a rule, or the reason why the proxy itself refused the request."""
 
     verdict: str  # allow, filter, block, log_only, refused
     by: str

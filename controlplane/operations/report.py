@@ -83,8 +83,8 @@ _making: Final[dict[tuple[str, Period], Making]] = {}
 def begin(context: OperationContext, actor: Actor, period: Period) -> Making:
     """Start an audit report, or return the running report of the same actor and period.
 
-    The new report waits for running reports of other actors. Raise StoreBusy if another report of the same
-    actor is running.
+    A new report waits until running reports of other actors have finished. Raise StoreBusy if another report
+    of the same actor is running.
     """
     key = (actor.name, period)
     for known, each in list(_making.items()):

@@ -192,8 +192,8 @@ class Resolver:
     async def proxy(self, actor: Actor, role: Role, reference: str) -> Proxy:
         """Return the proxy whose id or name is the reference.
 
-        A viewer in one organisation of the proxy may look at the proxy. A role above viewer is required in
-        all organisations of the proxy.
+        An operator who is viewer in one of the proxy's organisations may look at the proxy. A role above
+        viewer is required in all organisations of the proxy.
         """
         found = _visible_proxies(actor, await self._store.find_proxies(reference))
         if not found:
@@ -213,8 +213,8 @@ class Resolver:
     async def operator(self, actor: Actor, reference: str, *, role_in: str = EVERY_ORG) -> Operator:
         """Return an operator by id or name; in names, A-Z and a-z compare equal.
 
-        `role_in` is the organisation in which the operation changes a role of the operator. With `role_in`,
-        the line in the operator log names only the organisation `role_in`, not the operator's other
+        `role_in` is the organisation in which the operation changes a role of the operator. If `role_in` is
+        given, the line in the operator log names only this organisation, not the operator's other
         organisations. Everybody who may look at the organisation `role_in` sees in the operator log that the
         role changed.
         """
@@ -295,7 +295,7 @@ class Resolver:
     ) -> NotFound:
         """Return the NotFound error for a reference that matches no visible row.
 
-        If a deleted object had the name, the error says so.
+        If a deleted object had the given name, the error message states this.
         """
         noun = _NOUNS[kind]
         for each in await self.deleted(actor, kind, reference):
@@ -343,7 +343,7 @@ def _only(found: Sequence[T], kind: str, reference: str) -> T:
 def _unknown(kind: str, reference: str, names: Iterable[str]) -> NotFound:
     """Return the NotFound error for a reference that matches no visible row.
 
-    The error suggests the most similar visible name.
+    The error message suggests the visible name that is most similar to the given name.
     """
     meant = _nearest(reference, names)
     return NotFound(f"there is no {kind} {reference}" + (f": did you mean {meant}?" if meant else ""))

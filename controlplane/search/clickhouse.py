@@ -136,7 +136,7 @@ class ClickHouseIndex:
     async def outbox_name(self) -> str:
         """Name under which the store's outbox records the progress of this ClickHouse table.
 
-        If the ClickHouse table is dropped and created again, the new table has a new name in the outbox.
+        If the ClickHouse table is dropped and created again, the outbox has a new name for the new table.
         """
         async with self._preparing:
             if self._incarnation is None:

@@ -163,7 +163,7 @@ def _split(query: SearchQuery, unit: int) -> _Split | None:
 
 
 def _unit(query: SearchQuery, interval_ms: int) -> int | None:
-    """Return the time unit whose stored counts can be added up to the interval, or None if there is none."""
+    """Return the time unit whose stored counts can be added up to the interval, or None if no unit fits."""
     if interval_ms % HOUR_MS == 0 and _kept_field(query) is not None:
         return HOUR_MS
     return MINUTE_MS if interval_ms % MINUTE_MS == 0 and _only_of(query, {"verdict"}) else None

@@ -23,7 +23,7 @@ from controlplane.search.query import (
 
 
 def all_hold(terms: Iterable[Term], document: Document) -> bool:
-    """Return whether all terms, including negated terms, hold for the event.
+    """Return whether all terms, including the negated terms, are true for the event.
 
     The function splits the event's text into words only once, not once for each term.
     """
@@ -99,7 +99,7 @@ def said_in(texts: Iterable[str]) -> str:
 
 
 def has_phrase(term: TextTerm, said: str) -> bool:
-    """Return whether the words of the term follow each other in the text `said`, in linear time."""
+    """Return whether the words of the term occur one after another in the text `said`, in linear time."""
     return _phrase(term) in said
 
 

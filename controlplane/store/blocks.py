@@ -55,7 +55,7 @@ def _kept(body: bytes) -> list[_Kept | None]:
 def add_blocks(
     connection: Connection, batch: NewBatch, digest: bytes, chain: Chain, head: Head
 ) -> tuple[int, int]:
-    """Store the events of the batch whose ids the store does not have yet.
+    """Store those events of the batch that have an id which the store does not have yet.
 
     Return the number of stored events, and the position of the oldest stored event.
     """
@@ -267,7 +267,7 @@ def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int)
 def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int, chain: Chain) -> int:
     """Delete up to `limit` events that were received before `before_ms` and happened before that time.
 
-    Return the number of deleted events. If an event's own time is in the future, only the time of its receipt
+    Return the number of deleted events. If an event has a time in the future, only the time of its receipt
     counts. All events of a damaged block are deleted together, when the last of these events may be deleted.
     """
     purged, reached = 0, (_LEAST_MS, 0)

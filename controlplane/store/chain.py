@@ -5,8 +5,8 @@ The code of this module does no I/O itself.
 A link of the audit chain is the SHA-256 of the previous link and of a record. The record of a link describes
 a block of events that was stored, or the events of a block that retention deleted. The record of a block has
 a digest of the block, computed from the digests of all its events. Therefore an event can be verified even if
-other events of the block were deleted. A party that keeps one link can verify all earlier links of the chain.
-Without the master key, nobody can make a link with a valid MAC.
+other events of the block were deleted. Anybody who keeps one link can verify all earlier links of the audit
+chain. Without the master key, nobody can make a link with a valid MAC.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table with the links of the audit chains.
 
-The transaction that stores or purges events also adds the link for these events to the chain.
+The transaction that stores or purges events also adds the link for these events to the audit chain.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _link(row: Sequence[object]) -> Link:
 
 
 def purged_places(connection: Connection, org_id: str, position: int, number: int = 0) -> set[int]:
-    """Return the indexes of a block's purged events, as recorded by the chain links after number `number`.
+    """Return the indexes of a block's purged events, from the chain links with numbers above `number`.
 
     A link that can't be read does not count as a purge. Events are purged only after they were received, so
     the link of a purge always follows the link of the purged block.

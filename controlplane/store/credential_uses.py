@@ -1,4 +1,7 @@
-"""The last use of each credential. The store saves the last use together with the events of issued tokens."""
+"""The time of the last use of each credential.
+
+The store saves the last use together with the events of issued tokens.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def _known_ids(connection: Connection, app_ids: Collection[str]) -> set[tuple[st
 
 
 def forget_uses(connection: Connection, app: App) -> None:
-    """Delete the last uses of credentials that the application no longer has."""
+    """Delete the last-use times of credentials that the application no longer has."""
     known = {each.credential_id for each in app.credentials}
     known.update(secret_id(app.app_id, each.version) for each in app.secrets)
     if app.newest_secret is not None:

@@ -201,7 +201,7 @@ def _enrol_again(
 ) -> Enrolled:
     """Replace the unused keys of a proxy.
 
-    The operator log has one line for all repetitions of an enrolment.
+    The operator log has only one line if a proxy repeats its enrolment several times.
     """
     pairs, now_ms = key_pairs(connection, proxy_id), connection.shared_ms()
     repeats = pairs.repeats + 1 if pairs is not None else 1
@@ -245,7 +245,7 @@ def _refusal_of_renewal(connection: Connection, renewal: Renewal) -> RenewalRefu
 def _renew(connection: Connection, renewal: Renewal, keys: NewKeys) -> Enrolled | RenewalRefusal:
     """Replace the current keys of a proxy with new keys.
 
-    The operator log has one line for all repetitions of a renewal.
+    The operator log has only one line if a proxy repeats the renewal of its keys several times.
     """
     proxy_id, now_ms = renewal.proxy_id, connection.shared_ms()
     pairs = key_pairs(connection, proxy_id)

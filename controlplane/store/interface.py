@@ -73,7 +73,7 @@ class NoStoreYet(StoreError):
 
 
 class NotFound(StoreError):
-    """Error because the requested object does not exist, or not in the given organisation."""
+    """Error because the requested object does not exist, or does not exist in the given organisation."""
 
 
 class AlreadyExists(StoreError):
@@ -264,7 +264,7 @@ MOST_OF_APPLY: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A proposed change of rules that waits, or waited, for the approval of a second person."""
+    """A proposed change of rules that waits for a second person's approval, or was already decided."""
 
     proposal_id: str
     org_id: str
@@ -625,7 +625,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class EndedCredentials:
-    """Recently expired credentials of one application, so that a proxy can give this reason for a refusal."""
+    """Recently expired credentials of an application, so that a refusal can name the expiry as its reason."""
 
     secret: AppSecret | None
     others: tuple[AppCredential, ...]
@@ -1115,7 +1115,7 @@ class ArchiveSource(Protocol):
     """The part of the store from which an archive is written."""
 
     async def archive_range(self, after: int) -> ArchiveRange | None:
-        """Return the next blocks of events to archive together, after the position; None without blocks."""
+        """Return the next blocks of events after the position to archive together, or None without blocks."""
 
     async def orgs_between(self, after: int, upto: int) -> list[str]:
         """Return the ids of the organisations whose chains cover blocks between the two positions.
@@ -1130,7 +1130,7 @@ class ArchiveSource(Protocol):
         """
 
     async def chained_blocks(self, org_id: str, span: LinkSpan) -> list[ChainedLink]:
-        """Return the first chain links of the range with their blocks, until the blocks have some MB."""
+        """Return the first chain links of the range with their blocks, up to a few MB of blocks."""
 
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def fix_range(self, archive: str, after: int, upto: int) -> int:
@@ -1207,7 +1207,7 @@ class RegistryStore(Protocol):
         """
 
     async def note_key_use(self, api_key_digest: bytes, address: str) -> KeyUse | None:
-        """Record a call with this key of a proxy, and return None if the key does not exist any more.
+        """Record a call with the given key of a proxy. Return None if the key does not exist any more.
 
         The first call with a new key makes the older keys of the proxy expire earlier. A call with any key of
         a retired proxy ends the retirement of the proxy.
@@ -1388,8 +1388,8 @@ class EnrolmentStore(Protocol):
     ) -> Enrolled | EnrolmentRefusal | TooSoon:
         """Add the proxy that requests an enrolment.
 
-        If a proxy with this enrolment id exists and never sent a request, give new keys to this proxy
-        instead. `keys_for` makes the keys of a proxy from its proxy id.
+        If a proxy with the same enrolment id exists and has never sent a request, give the new keys to that
+        proxy. `keys_for` makes the keys of a proxy from its proxy id.
         """
 
     async def renew_keys(self, renewal: Renewal, keys: NewKeys) -> Enrolled | RenewalRefusal | TooSoon:
@@ -1451,19 +1451,19 @@ class OperatorStore(Protocol):
     async def set_operator_enabled(self, operator_id: str, enabled: bool) -> None:
         """Enable or disable an operator. Enabling or disabling an operator ends the operator's sessions.
 
-        Raise Conflict if the change would leave no admin over all organisations.
+        Raise Conflict if the change would leave no operator who is admin over all organisations.
         """
 
     async def set_role(self, operator_id: str, org_id: str, role: Role) -> None:
         """Set the role of the operator in an organisation.
 
-        Raise Conflict if the change would leave no admin over all organisations.
+        Raise Conflict if the change would leave no operator who is admin over all organisations.
         """
 
     async def remove_role(self, operator_id: str, org_id: str) -> None:
         """Remove the role of the operator in an organisation.
 
-        Raise Conflict if the change would leave no admin over all organisations.
+        Raise Conflict if the change would leave no operator who is admin over all organisations.
         """
 
     async def operator_of_subject(self, issuer: str, subject: str) -> Operator | None: ...
@@ -1604,7 +1604,7 @@ class InstanceStore(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Return whether several control planes may use the store at once."""
+        """Return whether several control planes may use the store at the same time."""
 
     def join(self) -> Peers:
         """Join the group of control planes that share the store.

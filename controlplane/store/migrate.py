@@ -1,8 +1,8 @@
 """Numbered migrations of the store. Each migration runs once, in order, in its own transaction.
 
 While control planes are upgraded one by one, a control plane of the previous release uses the new database
-schema. So a migration only adds tables, columns with a default, or indexes. A release stops using a column or
-table first, and only the next release removes it. If a program of schema 18 can use the database after a
+schema. So a migration only adds tables, columns with a default, or indexes. A release first only stops using
+a column or table, and the next release removes it. If a program of schema 18 can use the database after a
 migration, the file name of the migration says so: `0019_what.from_18.sql`. The database stores the names of
 its migrations. A program refuses a newer schema unless the names of all later migrations allow this program.
 """
@@ -60,7 +60,7 @@ def read_migrations(folder: str) -> list[tuple[int, str, str]]:
 
 
 def refusal(applied: Mapping[int, str], known: int) -> str | None:
-    """Return why a program with schema `known` can't use these migrations, or None if it can use them."""
+    """Return why a program of schema `known` can't use the given migrations, or None if it can use them."""
     newer = {number: name for number, name in applied.items() if number > known}
     for name in newer.values():
         least = _RUNS_FROM.search(name)

@@ -5,9 +5,9 @@ thread.
 
 A look-up of a row by its key takes some microseconds. A change to another thread and back takes ten times as
 long as a look-up by a key. So the event loop has its own database connection for look-ups by keys. A single
-statement that is not a look-up by a key reads through the library aiosqlite. A job is a function that runs in
-one thread, so all its SQL statements can read one state of the database. A job therefore causes few changes
-of threads, and no other job runs between the statements of the job.
+statement that does not look up a row by its key reads through the library aiosqlite. A job is a function that
+runs in one thread, so all its SQL statements can read one state of the database. A job therefore causes few
+changes of threads, and no other job runs between the statements of the job.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time share one
 commit, because each commit costs an fsync and a change of threads. If a job of the group fails, the store
@@ -288,7 +288,8 @@ def _make_private(path: Path) -> None:
 
     The mode is set before SQLite makes its -wal and -shm files. If the SQLite file exists, this function does
     not open the file. To close the SQLite file would release all POSIX locks that this process has on the
-    file. Without the locks, another process could delete the SQLite log that the connections write.
+    file. If this process lost the locks, another process could delete the SQLite log that the
+    connections write.
     """
     try:
         make_directory(path.parent)

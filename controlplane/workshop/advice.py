@@ -199,9 +199,9 @@ def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]
 
 
 def _taking_each_method(places: list[_Place], methods: frozenset[str]) -> list[str]:
-    """Return the rules that together match all of `methods`, or an empty list if they miss a method.
+    """Return rules that together match all of `methods`, or an empty list if any method is not matched.
 
-    Each rule in `places` lists the methods that it matches.
+    Each rule in `places` has an explicit list of the methods that it matches.
     """
     found: list[str] = []
     left = set(methods)
@@ -334,7 +334,10 @@ def _without_version(ruleset: Ruleset) -> _Advice:
 
 
 def _version_meant(path: str) -> str | None:
-    """Correct the first segment of the path, if it looks like a version of Graph. Otherwise return None."""
+    """Correct the first segment of the path if it looks like a misspelt version of Microsoft Graph.
+
+    Otherwise return None.
+    """
     _, first, *rest = path.split("/")
     shown = looks_like(first)
     for version in _VERSIONS:

@@ -320,7 +320,7 @@ class Explainer:
                 return
 
     def _with_things(self, attempt: Attempt, candidate: Candidate, reading: Reading) -> Attempt:
-        """Extend the facts about one tried rule by the schema element that the path reaches."""
+        """Add to the facts about a tried rule the schema element that the path reaches."""
         compiled = candidate.entry.compiled
         if not compiled.rule.match.names_things:
             return attempt
@@ -525,7 +525,7 @@ def _outcome(held: Sequence[Held], decision: Decision) -> Outcome:
 def _worth_telling(attempts: dict[Attempt, None]) -> tuple[Attempt, ...]:
     """Return the tried rules that an explanation reports.
 
-    Leave out a rule's path that does not match, if another path of the same rule matches.
+    If another path of the same rule matches, the explanation leaves out the rule's paths that do not match.
     """
     return tuple(attempt for attempt in attempts if attempt.outcome != "unmatched") or tuple(attempts)[:1]
 

@@ -114,7 +114,7 @@ def _sample(exchange: Exchange) -> SampleRequest:
 def _removed(before: bytes | None, after: bytes | None) -> tuple[str, ...]:
     """Return the properties in the JSON body `before` that are missing in the JSON body `after`.
 
-    A dot in a property's name leads into an object or array.
+    A dot in a property name, as in `manager.mail`, leads into the object or array of that name.
     """
     if not before or not after:
         return ()

@@ -203,7 +203,7 @@ class _Examination:
         return RuleRoutes(index, things, count, cut, tuple(opened), closed_by, passing)
 
     def _compiled_for(self, index: int, rule: Rule) -> CompiledRuleset:
-        """Compile the ruleset without the conditions of the given rule, except conditions on the query."""
+        """Compile the ruleset; of the conditions of the given rule, keep only those on the query."""
         kept = tuple(each for each in rule.conditions if each.source in _SAMPLED)
         if len(kept) == len(rule.conditions):
             return self._compiled

@@ -1,1 +1,1 @@
-"""Agent process: the part of a proxy that talks to the control plane and to the identity provider."""
+"""Agent process: the part of a proxy that sends requests to the control plane and to token issuers."""

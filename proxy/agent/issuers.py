@@ -226,7 +226,7 @@ class Issuers:
         )
 
     async def close(self) -> None:
-        """Stop all requests for issuer keys that are in progress."""
+        """Cancel all running requests for the keys of issuers."""
         tasks = [each.task for each in self._pinned.values() if each.task is not None]
         for task in tasks:
             task.cancel()

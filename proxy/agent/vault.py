@@ -140,7 +140,7 @@ class HeldSecret:
         return pause if left <= 0 else min(pause, max(_SHORTEST_PAUSE, left / 2))
 
     async def _read_if_missing(self) -> None:
-        """Read the secret from the vault if this process does not have the secret.
+        """Read the secret from the vault if this process does not have the secret yet.
 
         If two callers read at the same time, the second caller waits, and uses the result of the first
         attempt.

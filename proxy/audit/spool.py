@@ -4,7 +4,7 @@
 does all work that may wait for the disk. The worker calls `maintain` outside its event loop.
 
 `append` and `maintain` may run at the same time. So `append` and `maintain` never assign the same variable.
-On a queue that `append` and `maintain` share, they use different ends. If requests that end at the same time
+`append` and `maintain` use opposite ends of each queue that they share. If requests that end at the same time
 need more segments than are prepared, `append` prepares a segment itself. A short wait for the disk is better
 than a request without an audit event.
 """
@@ -79,7 +79,7 @@ def worker_budget(max_bytes: int) -> int:
 
 
 def kept_free(disk: os.statvfs_result) -> int:
-    """Return the bytes of the disk that workers leave free for the agent."""
+    """Return the number of bytes on the disk that workers leave free for the agent."""
     return min(_KEPT_FREE, disk.f_blocks * disk.f_frsize // _KEPT_SHARE)
 
 

@@ -114,7 +114,7 @@ def setting(
 ) -> Any:
     """Declare a key of a settings section.
 
-    `default` is written as in the settings file; without a default, the key is required.
+    `default` is the default value as the settings file would write it; a key without a default is required.
 
     `readable` marks a path that must lead to a readable text file when the program starts. `variable` is an
     additional environment variable that takes precedence over the settings file. `fallback_variable` is the

@@ -60,8 +60,8 @@ def _shared(address: Address) -> Finding:
 def _is_shared(address: Address, supervisor: int) -> bool:
     """Return True if the kernel also passes connections to the address to processes of other programs.
 
-    The supervisor holds the listening sockets of its workers too. Return False if the processes of another
-    user can't be examined.
+    The supervisor also holds the listening sockets of its workers open. Return False if the processes of
+    another user can't be examined.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
@@ -102,8 +102,8 @@ def _port(key: str, address: Address, *, running: bool) -> Finding:
 def _bound(address: Address) -> OSError | None:
     """Return the error of an attempt to bind the address; None if the attempt succeeds.
 
-    The socket is bound for a moment, but does not listen. Another process can listen while the socket is
-    bound, because the socket sets SO_REUSEADDR too.
+    The function binds the socket for a moment, but does not listen on the socket. Another process can listen
+    while the socket is bound, because the socket sets SO_REUSEADDR too.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -105,7 +105,7 @@ class Counters:
         self.values = page.cast("Q")
 
     def observe_latency(self, duration_us: int) -> None:
-        """Count a request of `duration_us` microseconds in the bucket with the lowest sufficient bound."""
+        """Count a request of `duration_us` microseconds in the first bucket with a sufficient bound."""
         bucket = LATENCY_FIRST
         # nearly all requests need few steps, and fewer instructions than a bisection
         for bound in _BOUNDS_US:

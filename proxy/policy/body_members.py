@@ -27,7 +27,7 @@ _NO_OBJECT: Final = "(the body is not an object)"
 
 
 class Listed:
-    """Members that a rule lists for one JSON object: each as a whole, or with a list of its own members."""
+    """JSON fields that a rule lists for one object: each as a whole, or with a list of its own fields."""
 
     __slots__ = ("inner", "whole")
 

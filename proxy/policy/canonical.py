@@ -376,7 +376,7 @@ class _Segments:
 
 
 class _Room:
-    """Number of characters that the further interpretations of a path may still take."""
+    """Number of characters that the further interpretations of a path may have in total."""
 
     __slots__ = ("_left",)
 
@@ -696,7 +696,7 @@ def _with_whole_parentheses(variant: _Segments) -> _Segments:
 def _without_dots(variant: _Segments) -> list[_Segments]:
     """Remove dot segments (RFC 3986 §5.2.4) and empty segments of a path.
 
-    The function removes dot segments and empty segments in both orders if the order changes the result.
+    If the order changes the result, the function removes dot segments and empty segments in both orders.
 
     No object id contains a dot segment. So a rule that blocks or filters applies to a path interpretation
     with a dot segment, even if the upstream never uses that interpretation.
@@ -931,8 +931,8 @@ def _name_decoded(name: str) -> str:
 def _value_readings(value: str, *, as_taken: bool = False) -> tuple[str, ...]:
     """Return the interpretations of a query option's value.
 
-    The function interprets the value as OData and as an HTML form (`+` is a space). The function decodes the
-    OData value and the form value once, and also as often as possible.
+    The function interprets the value as OData and as an HTML form (`+` is a space). The function
+    percent-decodes both the OData value and the form value: once, and as often as possible.
     """
     once = _leniently_decoded(value)
     if as_taken:

@@ -99,7 +99,7 @@ class RequestFacts:
     def as_taken(self) -> RequestFacts:
         """Return the facts of the request, with the query options in the form that the upstream reads.
 
-        The returned facts are only for conditions on the query, and have no body.
+        The returned facts have no body, and are meant only for conditions on the query.
         """
         target = self.target.as_taken
         if target is self.target:
@@ -191,7 +191,7 @@ class ResponseFacts:
         self._document: _Document | None = None
 
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
-        """Return the values at the property path in the response, or in an item of its array `value`.
+        """Return the values at a property path in a response, or in one item of the response's array `value`.
 
         Raise MalformedBody or BodyNeeded if the response's body cannot be read.
         """

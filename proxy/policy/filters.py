@@ -261,7 +261,7 @@ class _PlainItem(Exception):
 
 
 class _Bare(Enum):
-    """Treatments of a value that is not a JSON object at a place where the filter expects objects."""
+    """Ways to treat a value that is not a JSON object, at a place where the filter expects objects."""
 
     STAYS = "stays"
     GOES = "goes"
@@ -479,7 +479,7 @@ class _Walk:
         self._cuts.append((start, end))
 
     def _member(self, level: _Level, name: re.Match[bytes]) -> tuple[bool, int]:
-        """Return True if the member with the name stays, and the position at which the member ends."""
+        """Return True if the JSON field with the name stays, and the position at which the field ends."""
         fate = level.fate(name[1])
         if fate is level.value_fate:
             fate = self._fate_of_value(level, name.end())

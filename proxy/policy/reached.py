@@ -255,7 +255,7 @@ class _Walk:
     def _overloads(self, simple: str, number: int, type_: int, many: bool) -> list[int]:
         """Return the operation's overloads for the type, or otherwise for its nearest base type.
 
-        If the type is -1, return the overloads of the operation that are not bound to a type.
+        If the type is -1 (no type), return the operation's overloads that are not bound to a type.
         """
         model = self._model
         first, last = model.operations_of(number)

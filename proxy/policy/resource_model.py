@@ -198,12 +198,12 @@ class ResourceModel:
         return root if root < self.roots and self._words[self._roots + ROOT_WORDS * root] == name else _NO
 
     def operations_of(self, name: int) -> tuple[int, int]:
-        """Return the range of rows of the schema's operations with the given name."""
+        """Return the range of table rows that hold the schema's operations with the given name."""
         first = self._first(self._operations, OPERATION_WORDS, 0, self.operations, name)
         return first, self._first(self._operations, OPERATION_WORDS, first, self.operations, name + 1)
 
     def operations_bound_to(self, type_: int, first: int, last: int) -> tuple[int, int]:
-        """Return the range of rows of the operations that have the name and bind to the type."""
+        """Return the range of table rows that hold the operations with this name and bound type."""
         column = self._operations + 3
         first = self._first(column, OPERATION_WORDS, first, last, type_ + 1)
         return first, self._first(column, OPERATION_WORDS, first, last, type_ + 2)
@@ -437,7 +437,7 @@ class ResourceModel:
 
 
 def _words_of(data: bytes) -> memoryview:
-    """Return the bytes as little-endian 32-bit words, in the byte order of this machine."""
+    """Return the 32-bit words that the bytes encode in little-endian order, for this machine to read."""
     if sys.byteorder == "big":
         swapped = array("I", data)
         swapped.byteswap()

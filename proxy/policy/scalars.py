@@ -79,7 +79,7 @@ def number_in(text: str) -> int | float | None:
 
 
 def values_meant(text: str) -> tuple[bool | int | float, ...]:
-    """Return the number or boolean that a lenient parser may read a text as, also in hexadecimal or octal."""
+    """Return the number or boolean for which a lenient parser may take a text, also hexadecimal or octal."""
     if text in _TRUTH:
         return (_TRUTH[text],)
     other = _OTHER_BASE.fullmatch(text)

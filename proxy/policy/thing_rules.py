@@ -331,7 +331,7 @@ class ThingRules:
     def _reaches_nothing(self, folded: tuple[str, ...]) -> bool:
         """Return True for the path of `$metadata` or `$batch`.
 
-        Only the sub-requests of a `$batch` are evaluated.
+        The rules evaluate only the sub-requests of a `$batch`, not the outer request.
         """
         if not folded or folded[-1] not in _NO_THINGS:
             return False

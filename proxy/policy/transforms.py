@@ -87,7 +87,7 @@ class Transforms:
     def combined(self, other: Transforms) -> Transforms:
         """Combine two transforms: unite the removed properties, and intersect the allow lists.
 
-        A combination of two transforms never shows more of a response than each transform alone shows.
+        A combination of two transforms never shows more of a response than either transform shows alone.
         """
         return Transforms(
             _united(self.strip, other.strip),

@@ -117,7 +117,7 @@ class Child:
     def put_off(self, now: float) -> None:
         """Set the time of the process's next start after a start that failed.
 
-        Each further failed start in a row increases the delay.
+        Each further failed start in a row increases the delay before the next start.
         """
         self.draining_since = None
         self.quick_deaths += 1

@@ -41,7 +41,7 @@ def one_line(text: str) -> str:
 class LineFormatter(logging.Formatter):
     """Format log records as `2026-11-21T04:25:58.123Z WARNING worker-0 server.connection: message`.
 
-    The name `process` may be empty.
+    The process name in the parameter `process` may be empty.
     """
 
     def __init__(self, style: Literal["text", "json"], process: str = "") -> None:

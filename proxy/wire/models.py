@@ -56,7 +56,7 @@ class SyncFederated(msgspec.Struct, frozen=True, rename="camel", tag_field="kind
 
 
 class SyncPublicKey(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="publicKey"):
-    """A public key for the assertions that an application signs itself (`private_key_jwt`)."""
+    """Public key that verifies the assertions which an application signs itself (`private_key_jwt`)."""
 
     id: str
     key: dict[str, Any]  # JWK

@@ -38,7 +38,10 @@ def trace_of(traceparent: bytes) -> str | None:
 
 
 def trace_id_in(trace: str) -> str:
-    """Return the trace id in a trace text. The trace text comes from `trace_of`, or is only a trace id."""
+    """Return the trace id in a trace text.
+
+    The trace text either comes from `trace_of` or is only a trace id.
+    """
     return trace[:_TRACE_ID]
 
 

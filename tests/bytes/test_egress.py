@@ -57,7 +57,7 @@ async def test_requests_share_a_tunnel_and_the_egress_credentials_stay_there(tmp
 async def test_tls_within_the_tunnel_is_the_upstreams(tmp_path: Path) -> None:
     """The egress proxy can't read any byte of a request.
 
-    The proxy refuses an upstream if the certificate does not have the upstream's name.
+    The proxy refuses an upstream if the upstream's certificate does not have the host name of the upstream.
     """
     authority = CertificateAuthority(tmp_path / "certificates")
     seen: list[bytes] = []

@@ -188,7 +188,7 @@ async def test_no_connection_is_reused_after_an_interim_response_with_a_length(
 
 
 async def test_a_kill_before_the_event_leaves_no_whole_response_to_an_http_1_0_client(tmp_path: Path) -> None:
-    """An HTTP/1.0 response ends with its connection, so a kill must end the connection with a reset."""
+    """An HTTP/1.0 response ends with its connection, so killing the process must reset the connection."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.bytes.endless_response", str(tmp_path), stdout=subprocess.PIPE
     )

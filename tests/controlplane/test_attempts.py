@@ -1,4 +1,4 @@
-"""Tests of the counts of failed sign-ins in a sliding window: by name and by network, local or shared."""
+"""Tests of how failed sign-ins are counted in a sliding window, by name and by local or shared network."""
 
 from __future__ import annotations
 

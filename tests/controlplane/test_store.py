@@ -70,7 +70,7 @@ async def test_a_database_of_an_earlier_release_is_brought_up(
 ) -> None:
     """The earlier release had one table row for each event.
 
-    An upgrade keeps the events' positions, bytes, times and ids.
+    An upgrade from the earlier release keeps the positions, bytes, times and ids of the events.
     """
     path = tmp_path / "store.db"
     with monkeypatch.context() as patched:

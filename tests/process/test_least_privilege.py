@@ -1,4 +1,4 @@
-"""Tests of the isolation of running programs, and of their few permissions in conf/systemd."""
+"""Tests that running programs are isolated, and that conf/systemd gives them few permissions."""
 
 from __future__ import annotations
 

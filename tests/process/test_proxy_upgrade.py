@@ -243,7 +243,7 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
 async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
     tmp_path: Path, code: Path
 ) -> None:
-    """An upgrade can be repeated: the old version's workers serve until the new version's workers can."""
+    """An upgrade can be repeated: old workers serve until the workers of the new version can serve."""
     reload = code / "proxy" / "supervisor" / "reload.py"
     change(reload, "RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=2) as load:
@@ -273,7 +273,7 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
 async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp_path: Path) -> None:
     """The supervisor waits for a shorter time for a hanging agent than for draining workers.
 
-    Without an agent, no token is renewed.
+    If no agent runs, the proxy cannot renew its upstream tokens.
     """
     environment = {"Proxy__DrainSeconds": "3600"}
     async with whole_system(tmp_path, environment=environment) as system, Load(system, clients=2) as load:

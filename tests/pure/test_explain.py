@@ -386,7 +386,7 @@ def samples(draw: st.DrawFn) -> SampleRequest:
 
 
 def retold(account: Account, default: Decision) -> tuple[str, set[str], set[str]]:
-    """Return the verdict, deciding rules and logging rules by the text of docs/reference/rules.md alone."""
+    """Return the verdict, deciding rules and logging rules, derived only from docs/reference/rules.md."""
     logged = {attempt.rule_id for attempt in account.attempts if attempt.outcome == "logs"}
     filtering = {attempt.rule_id for attempt in account.attempts if attempt.outcome == "filters"}
     last = account.attempts[-1] if account.attempts else None

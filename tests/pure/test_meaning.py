@@ -1,7 +1,7 @@
 """Tests that thousands of random spellings never change a verdict or a resource.
 
-A blocked target stays blocked in each spelling, alone or in a batch. An allowed target is allowed in every
-plain spelling. No spelling turns one resource into another.
+A blocked target stays blocked in each spelling, both alone and as a sub-request of a batch. An allowed target
+is allowed in every plain spelling. No spelling turns one resource into another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Upstream tokens from Azure's identity library: a client's proof goes in, a usable token comes out.
+"""Upstream tokens from Azure's identity library: exchange a client's proof for a usable token.
 
 Each token request uses its own credential object, so that the library never returns a token from its cache.
 """

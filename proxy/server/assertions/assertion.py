@@ -152,9 +152,9 @@ def _decoded(part: str) -> bytes:
 
 
 def _optional(members: dict[str, Any], name: str) -> str | None:
-    """Return the member `name` of a JSON object. The value of the member must be a string.
+    """Return the field `name` of a JSON object. The value of the JSON field must be a string.
 
-    Return None if the JSON object does not have the member.
+    Return None if the JSON object does not have the field.
     """
     return _required(members, name) if name in members else None
 

@@ -151,7 +151,8 @@ class ClientConnection(OpenConnection):
     def thumbprint(self) -> str:
         """Thumbprint (`x5t#S256`) of the client's TLS certificate, or NO_CERTIFICATE.
 
-        The thumbprint is the same for all requests of a connection, even if the TLS session was resumed.
+        The thumbprint of the client certificate is the same for all requests of a connection, even if the TLS
+        session was resumed.
         """
         if self._thumbprint is None:
             secured = self.transport.get_extra_info("ssl_object")
@@ -381,7 +382,7 @@ class ClientConnection(OpenConnection):
     def _discard(self, size: int, last: bool) -> None:
         """Discard `size` bytes of a body whose request already has its response.
 
-        `last` is True if the request body ends with these bytes.
+        `last` is True if the passed bytes end the request body.
         """
         self._discarded += size
         if last and self._keep_alive is _PERSIST and not self._context.draining:
@@ -488,7 +489,7 @@ class ClientConnection(OpenConnection):
         self._pace.enter(_DISCARD)
 
     def _close_transport(self) -> None:
-        """Close the connection after its output is sent, or abort it if the client does not read."""
+        """Close the connection after its output is sent; abort the connection if the client does not read."""
         self._pace.enter(_CLOSING)
         self.send_queued()
         self.transport.close()

@@ -2,7 +2,8 @@
 
 Each sub-request of a batch is evaluated separately, with its own `Evaluation`.
 
-Each decision is recorded in the pending event of the request. A decision to block raises Refusal.
+Each decision is recorded in the pending event of the request. If the decision is to block the request, the
+method raises Refusal.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class Evaluation:
     def decide_response_without_body(self, facts: ResponseFacts, *, filterable: bool, json: bool) -> bool:
         """Apply the response rules to the status and headers of a response.
 
-        Return False if any response rule needs the response body, even a log rule.
+        Return False if at least one response rule, even one that only logs, needs the response body.
 
         `filterable` means that a filter could process a response with this status and these headers. A rule
         that only logs reads the body only if `json` is true.

@@ -123,5 +123,5 @@ class ExchangeOwner(ResponseSink):
         raise NotImplementedError
 
     def call_failed(self, error: UpstreamLost) -> None:
-        """End the exchange: the upstream failed, and the request is not sent again."""
+        """End the exchange, because the upstream failed and the proxy does not send the request again."""
         raise NotImplementedError

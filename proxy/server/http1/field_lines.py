@@ -101,11 +101,11 @@ class Field:
 
     @property
     def pair(self) -> tuple[bytes, bytes]:
-        """Name and value of the field, in the form that rules evaluate."""
+        """Name and value of the header field, in the form that rules evaluate."""
         return self.name, self.value
 
     def holding(self, value: bytes) -> Field:
-        """Return a copy of this header field with the value that was cut out of the field's line."""
+        """Return a copy of this header field that contains the value cut out of the field's line."""
         return Field(self.name, value, self.kind, b"%b: %b\r\n" % (self.name, value))
 
 

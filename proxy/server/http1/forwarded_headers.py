@@ -144,9 +144,9 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
 ) -> bytes:
     """Return the upstream's response head in the form that the application receives.
 
-    `length` is the size of the response body, CHUNKED or KEPT. `changed` means that content codings and
-    digests no longer describe the body. `length_hidden` means that the length of the body would reveal that a
-    filter removed something.
+    `length` is the size of the response body in bytes, or one of the constants CHUNKED and KEPT. `changed`
+    means that content codings and digests no longer describe the body. `length_hidden` means that the length
+    of the body would reveal that a filter removed something.
     """
     fields = response.fields
     same_length = length == KEPT or 0 <= length == response.length

@@ -139,7 +139,7 @@ class RequestReader:
         return self._body is not None and self._body.lines_exceed(limit)
 
     def discard(self) -> None:
-        """Discard the waiting bytes, and treat all further bytes as a body without an end."""
+        """Discard the buffered bytes, and treat all later bytes as a body that never ends."""
         self._keep_from(len(self._waiting))
         self._scanned = 0
         self._expect_body(UNTIL_CLOSE)
