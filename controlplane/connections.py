@@ -1,7 +1,7 @@
 """Limits on the connections of clients.
 
-A connection that has sent no signed request has a short time limit, and is closed early if too many such
-connections are open.
+A connection without a signed request has a short time limit, and is closed early if too many connections
+without a signed request are open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests of the Kubernetes manifests: valid, restricted, and consistent with programs and settings."""
+"""Tests that the Kubernetes manifests are valid, restricted, and consistent with programs and settings."""
 
 from __future__ import annotations
 

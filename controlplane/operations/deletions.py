@@ -118,7 +118,7 @@ async def delete_proxy(context: OperationContext, actor: Actor, request: ProxyRe
 async def delete_org(context: OperationContext, actor: Actor, request: OrgReference) -> Deleted:
     """Delete an organisation that has no applications, together with its rulesets and roles.
 
-    The deletion keeps the organisation's audit events until their retention ends.
+    The deletion of an organisation keeps its audit events until the retention of the events ends.
     """
     actor.require("admin", None)
     org = await context.resolve.org(actor, "admin", request.org)

@@ -151,7 +151,7 @@ async def stop_files(context: OperationContext, actor: Actor, request: StopFiles
 
 
 def _stopped_by_file(heard: Heard) -> str:
-    """Return the emergency stops by a stop file on the proxy's own host, as the heartbeat reports them."""
+    """Return the emergency stops from a stop file on the proxy's own host, as the heartbeat reports them."""
     check = (heard.said.checks or {}).get("stops")
     if check is None or check.status == "ok" or check.detail is None:
         return ""
@@ -206,7 +206,7 @@ async def _last_words(context: OperationContext, org_ids: frozenset[str] | None)
 async def _current(
     context: OperationContext, words: Sequence[LastWord], stopped_ms: int
 ) -> Mapping[str, str | None]:
-    """Return the current sync version of some proxies that sent a heartbeat since the stop.
+    """Return the current sync version of some proxies that sent a heartbeat since the emergency stop.
 
     If very many proxies sent a heartbeat since the emergency stop, only a limited number of them are
     compared. The first proxies to be compared are those whose last heartbeat alone does not confirm the

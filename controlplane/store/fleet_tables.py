@@ -226,10 +226,10 @@ def _newest(
 def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...]:
     """Return the proxies that need attention most, sorted by losses, then by state, then by silence.
 
-    Proxies with losses come before proxies without losses. In both parts of the list, enabled proxies come
-    before disabled proxies. If two proxies have the same state, the longer silent proxy comes first. The list
-    includes a retired proxy only if the proxy has losses. In the sort order, a retired or ended proxy counts
-    as a disabled proxy.
+    Proxies with losses come before proxies without losses. Among proxies with losses, and also among proxies
+    without losses, enabled proxies come before disabled proxies. If two proxies have the same state, the
+    longer silent proxy comes first. The list includes a retired proxy only if the proxy has losses. In the
+    sort order, a retired or ended proxy counts as a disabled proxy.
     """
     rows = connection.rows(
         "SELECT name, CASE WHEN retired_ms IS NOT NULL OR ended_ms = last_seen_ms THEN 0"  # noqa: S608

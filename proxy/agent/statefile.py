@@ -178,7 +178,9 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
 
 
 def _read_slot(content: bytes) -> tuple[int, bytes] | None:
-    """Read a slot of the state file. Return the generation number and the body of the slot.
+    """Parse the content of one of the two slots of the state file.
+
+    Return the generation number and the body of the slot.
 
     The checksum covers the expected format number, so a matching checksum proves the format even if a bit of
     the stored number has flipped.

@@ -261,7 +261,7 @@ class _Loader:
             self._refuse_unknown_keys(each.label, each.values, _known(each.keys))
 
     def _nearest_section(self, name: str) -> str:
-        """Suggest a section for an unknown name: one with the same beginning, or with a similar name."""
+        """Suggest a section whose name begins like the unknown name, or is similar to the unknown name."""
         for section in self.keys:
             if section.casefold().startswith(name.casefold()):
                 return f"did you mean {section}?"
@@ -309,7 +309,7 @@ class _Loader:
     # Methods for values.
 
     def _array(self, array: Tables, section: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        """Return an array of settings tables as an attribute name and the settings objects of the tables.
+        """Load an array of settings tables. Return the attribute name of the array and the settings objects.
 
         Settings tables in an array inherit some keys from the section that contains the array.
         """

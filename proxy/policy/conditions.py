@@ -272,7 +272,10 @@ def _membership(operands: tuple[Scalar, ...], caseless: Callable[[str], bool]) -
 
 
 def _key(value: bool | int | float) -> tuple[bool, bool | int | float]:
-    """Return a dictionary key for a JSON value. Unlike in Python, the keys of 1 and true are not equal."""
+    """Return a dictionary key for a JSON value.
+
+    The keys of 1 and true differ, although Python treats the two values as equal.
+    """
     return isinstance(value, bool), value
 
 

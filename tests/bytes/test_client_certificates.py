@@ -53,7 +53,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 @dataclass
 class Client:
-    """A client certificate with its key, and the TLS session that its connections resume."""
+    """A client certificate with its key, and the TLS session that new connections of the client resume."""
 
     authority: CertificateAuthority
     file: Path

@@ -2,12 +2,12 @@
 
 Each application has its own file, so one application cannot fill the store of another. If the credentials of
 several applications accept the same issuer token, these applications share a file. If several applications
-share a file, only one of them can use the token.
+share a file, only one of the applications can use any given issuer token.
 
 Each file of used assertions is a sequence of records of equal size. A kernel lock lets only one thread of one
-process read and append at a time. Records that were written to the file remain if the process is killed. If
-the machine fails, for example by a power loss, assertions that were used in the last seconds may be accepted
-again.
+process read and append at a time. The records in a file of used assertions remain if the process is killed.
+If the machine fails, for example by a power loss, assertions that were used in the last seconds may be
+accepted again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Use(enum.Enum):
 
 
 class NotRemembered(Exception):
-    """Error because the store of used assertions is unusable. The proxy must then accept no assertion."""
+    """Error because the store of used assertions is unusable, so that the proxy refuses all assertions."""
 
 
 def used_directory(retention: Path) -> Path:

@@ -164,10 +164,10 @@ class StreamDecoder:
 
     The decoder returns its output in pieces of limited size.
 
-    Each call of `feed` returns about 64 KiB of output at most (for br, one block more). While `pending` is
-    true, more output is available without further input: call `feed(b"")` again. The output of each content
-    coding, not only of the last, must not exceed `limit`. A decompression bomb in an inner coding therefore
-    costs no more than a bomb in the outer coding.
+    Each call of `feed` returns about 64 KiB of output at most, and for Brotli one block more. While `pending`
+    is true, more output is available without further input: call `feed(b"")` again. The output of each
+    content coding, not only of the last, must not exceed `limit`. A decompression bomb in an inner coding
+    therefore costs no more than a bomb in the outer coding.
     """
 
     def __init__(self, codings: Sequence[str], *, limit: int | None = None) -> None:

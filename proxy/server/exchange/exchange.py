@@ -474,7 +474,7 @@ class Exchange(ExchangeOwner):
     def fail(self) -> None:
         """End the exchange after a fault of the proxy.
 
-        The client connection of the exchange is already aborted.
+        When `fail` is called, the client connection of the exchange is already aborted.
         """
         self._end_without_response("internalError", STATUS_FAULT)
 
