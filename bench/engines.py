@@ -2,9 +2,9 @@
 
 The benchmark writes its rules in the form that the policy engine evaluates fastest. The module imports
 nothing from this project, so any Python installation with the engine can run it. The arguments of the module
-are the engine's name and the number of rules. The module prints microseconds of processor time. The first
-path segment after /v1.0 is a separate field. So a policy engine can select rules by the first segment before
-it compares patterns.
+are the engine's name and the number of rules. The module prints microseconds of processor time. The benchmark
+gives the first path segment after /v1.0 to the policy engine as a separate field. The policy engine can
+therefore select rules by the first segment before it compares patterns.
 """
 
 from __future__ import annotations

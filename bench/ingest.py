@@ -1,9 +1,9 @@
 """python -m bench.ingest: measure how many events per second and core the control plane ingests.
 
-The benchmark starts a control plane by its usual command. Several proxies at once send it signed batches of
-500 events. The control plane's limits are high enough for the load of the measurement. The control plane's
-CPU seconds are counted until the last response (202, so the batch is on disk), and again until a search finds
-every event.
+The benchmark starts a control plane by its usual command. Several proxies at the same time send signed
+batches of 500 events to the control plane. The control plane's limits are high enough for the load of the
+measurement. The benchmark counts the control plane's CPU seconds until the last response (202, so the batch
+is on disk), and until a search finds every event.
 """
 
 import argparse

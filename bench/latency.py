@@ -1,4 +1,4 @@
-"""Measure the latency that a proxy adds at a fixed rate, and how other work of the proxy changes it."""
+"""Measure the latency that a proxy adds at a fixed rate, and how its other work changes this latency."""
 
 from __future__ import annotations
 

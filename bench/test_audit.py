@@ -1,4 +1,4 @@
-"""Measure an audit record: the write to memory that outlives the process, and the journal line."""
+"""Measure the cost of an audit record: the write to a memory-mapped file, and the journal line."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Measure the time to canonicalise a target, to plan its rules, and to decide.
+"""Measure the time to canonicalise a target, to plan its rules, and to decide about the request.
 
 The cost of a decision must not grow with the number of rules for other paths.
 """

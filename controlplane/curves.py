@@ -20,7 +20,7 @@ _RESTART_MARGIN_SECONDS = 1.0  # An uptime is measured before it is sent, so it 
 class Window:
     """A metrics report of a proxy, for one window of time.
 
-    The latency is None if the window had no request.
+    The latency is None if the proxy received no request in the window.
     """
 
     start_ms: int

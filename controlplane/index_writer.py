@@ -47,7 +47,7 @@ _REPORT_SECONDS: Final = 10.0  # seconds between two log lines about the progres
 class IndexWriter:
     """Writer of events to one search index in one process.
 
-    Several index writers for one index do no harm, because each only writes the same events again.
+    Several index writers for one index do no harm, because all of them write the same events.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class IndexWriter:
     def lag(self) -> int:
         """Number of events that the control plane has accepted and the index does not have yet.
 
-        The index may lack still more events of the store, which this number does not count.
+        The number does not count stored events that the index writer has not found yet.
         """
         return max(0, self._newest - self._position)
 

@@ -45,7 +45,7 @@ class Listeners:
     def listen(self) -> None:
         """Start to listen on all bound addresses. If one address fails, listen on no address.
 
-        Connections of clients wait until `serve` is called.
+        Client connections wait in the kernel until a call of `serve` accepts them.
 
         If a second program starts at the same time, it can take the address between the calls of bind and
         listen.
@@ -95,7 +95,8 @@ def _bound(key: str, listen: Sequence[Address], stack: ExitStack) -> list[tuple[
 def _of_address(address: Address) -> list[socket.socket]:
     """Return the bound sockets of an address in the settings.
 
-    A host name may have several addresses. It is enough if the program can bind one address of the host name.
+    A host name may have several addresses. If this host can bind one of these addresses, an address that the
+    host does not have is ignored.
     """
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []

@@ -1,8 +1,8 @@
 """CSRF token of a browser session, which each page contains under a different random mask.
 
 Pages are compressed. If every page contained the same token bytes, another site could put guesses of the
-token into page addresses. The length of a compressed page that contains such a guess reveals if the guess
-matches the token (BREACH).
+token into page addresses. If the guess in a page address matches the token, the compressed page is shorter,
+which reveals the match (BREACH).
 """
 
 from __future__ import annotations

@@ -110,12 +110,12 @@ class Cause(Enum):
 
     @property
     def word(self) -> str:
-        """The failure cause's name in the operator log."""
+        """Name of the failure's cause in the operator log."""
         return self.name.lower()
 
 
 class SignInFailed(Exception):
-    """A sign-in at the identity provider failed. The exception's text is one line for the log.
+    """Error because a sign-in at the identity provider failed. The exception's text is one line for the log.
 
     `details` are facts for the operator log, such as the provider's reason. `operator` is the operator that
     the person tried to sign in as, or None if the operator is unknown.

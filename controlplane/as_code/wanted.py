@@ -1,8 +1,8 @@
 """Organisations, applications and other objects that a configuration directory requests, as plain values.
 
 In such a value, an attribute is None if the configuration omits the key of the attribute. If the
-configuration omits a list, a plan does not add, change or delete any entry of the list. A state that the
-configuration omits, such as `enabled`, does not change.
+configuration omits a list, a plan does not add, change or delete any entry of the list. If the configuration
+omits a state such as `enabled`, a plan does not change this state.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class WantedKey(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
     def facts(self) -> dict[str, Any]:
         """The facts of a public key that a plan compares.
 
-        If one of these facts differs between the store and the configuration, the plan treats the public keys
-        as two credentials.
+        If any fact of the key differs between the store and the configuration, the plan treats the public
+        keys as two credentials.
         """
         given = checked_key(self.key)
         named = {each: given.jwk[each] for each in ("kid", "alg") if each in given.jwk}
@@ -98,7 +98,7 @@ class WantedCertificate(msgspec.Struct, rename="camel", frozen=True, forbid_unkn
     def facts(self) -> dict[str, Any]:
         """Facts that identify a certificate.
 
-        If one of these facts differs between the store and the configuration, the plan treats the
+        If the subject or thumbprint differs between the store and the configuration, the plan treats the
         certificates as two credentials.
         """
         given = checked_certificate(self.certificate)

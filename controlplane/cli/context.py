@@ -291,7 +291,7 @@ def _check(asked: Request) -> None:
 
 
 def _describe(error: Exception) -> Exception:
-    """Return the CommandFailed for an error, or None if the error is a fault of the program itself."""
+    """Return the CommandFailed for an error, or None if the error is a bug in the program."""
     from controlplane.names import InvalidName
     from controlplane.operations.actor import Forbidden
     from controlplane.operations.operation import InvalidRequest

@@ -162,9 +162,9 @@ def _soon(request: PageRequest) -> str:
 async def add_app(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     """Add an application, and respond with the page that shows the client secret.
 
-    The page with the client secret is the response to the POST request itself, so that nobody can open the
-    page again. If the browser reloads the page, it sends the form again. The second request fails, because
-    the name is in use.
+    The page with the client secret is the direct response to the POST request, so that nobody can open the
+    page again. If the browser reloads the page, it sends the form again. The repeated request fails, because
+    an application with the name exists already.
     """
     org, _, ruleset = request.form.get("ruleset", "").partition(" ")
     if not ruleset:

@@ -188,7 +188,7 @@ def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
 def _roundness(ms: int, zone: tzinfo) -> int:
     """Return the roundness of a time: the number of step lengths that divide its time of day exactly.
 
-    A rounder time has a higher number.
+    The rounder the time is, the higher is the returned number.
 
     Midnight counts as a rounder time than noon.
     """

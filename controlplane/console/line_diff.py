@@ -64,7 +64,7 @@ def _same_ends(old: Sequence[str], new: Sequence[str]) -> Pair:
 
 
 def _marked(words: Sequence[str], same: Sequence[Pair]) -> list[Piece]:
-    """Split a line into pieces, and mark the pieces that do not occur in the other line.
+    """Split one of two lines into pieces, and mark the pieces that do not occur in the other line.
 
     `same` has the positions and counts of words that occur in both lines.
     """

@@ -1,4 +1,4 @@
-"""Number of failures and refusals, and latency of requests.
+"""Numbers of failed and refused requests, and the latency of requests.
 
 Requests that rules blocked are counted separately from failures and refusals.
 """

@@ -114,7 +114,7 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
 async def add_proxy(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """Add a proxy, and respond with the page that shows the secrets of the proxy.
 
-    The page with the proxy's secrets is the response to the POST request itself, so that nobody can open the
+    The page with the proxy's secrets is the direct response to the POST request, so that nobody can open the
     page again.
     """
     asked = proxies.AddProxy(name=request.form.get("name", ""), orgs=(request.form.get("first", ""),))

@@ -30,7 +30,7 @@ class Actor:
     address: str = "local"  # address that the request came from
 
     def is_named(self, name: str) -> bool:
-        """Return True if an operator of that name is the actor.
+        """Return True if `name` is the operator name of the actor.
 
         Names compare as in the store, where A-Z equals a-z and all other characters must be identical. If
         more names were equal, an operator with a different name could be taken for the actor.
@@ -69,7 +69,7 @@ _LOCAL: Final = "local:"  # prefix that no operator's name has
 
 
 def local_actor(user: str) -> Actor:
-    """Return the actor for a command that opens the store itself.
+    """Return the actor for a command that opens the store directly, without a server.
 
     A user whose command opens the store directly has every permission.
     """

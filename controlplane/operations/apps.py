@@ -136,8 +136,8 @@ class AppReference(Request):
 class SetApp(AppReference, kw_only=True):
     """Set the owner or the note of an app.
 
-    The operation does not change a member that the request omits. An empty text removes the owner or the
-    note.
+    The operation does not change a member that the request omits. An empty text in the request removes the
+    owner or the note of the app.
     """
 
     owner: Annotated[str, msgspec.Meta(description=_OWNER)] | None = None

@@ -1,4 +1,4 @@
-"""Long computations in another process, so that the server's event loop does not block.
+"""Run long computations in a separate process, so that the server's event loop does not block.
 
 `pickle` must be able to serialise the function, its arguments and its result.
 """

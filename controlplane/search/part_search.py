@@ -325,7 +325,7 @@ def _order(each: _Row) -> Key:
 
 
 def span(reader: Reader, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
-    """Return the times of the oldest and of the newest event of these organisations."""
+    """Return the times of the oldest and newest events of these organisations in the search index."""
     spans = []
     for part in read_parts(reader.db, [*reader.orgs(org_ids)]):
         sql = f"SELECT {time_column()} FROM rows_{part.number} WHERE key IN (?, ?)"  # noqa: S608 - a number

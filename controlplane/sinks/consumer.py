@@ -1,8 +1,8 @@
 """Delivers the store's events to a sink in order, and moves the sink's cursor after each success.
 
 The store holds the cursor of each sink. The cursor moves after each batch, so a crash repeats one batch and
-loses no event. If a sink accepts nothing, the events wait in the store, not in memory. The consumer tries to
-deliver at growing intervals.
+loses no event. If a sink accepts nothing, the events wait in the store, not in memory. After a failure, the
+consumer repeats the delivery at growing intervals.
 
 Because an application determines the content of its events, no single event may stop the sink. An event that
 fails repeatedly becomes a dead letter, if the sink accepts other events at that time.
@@ -200,7 +200,7 @@ class Consumer:
     ) -> None:
         """Send the events to the sink, and move the sink's cursor past these events.
 
-        If the sink refuses a batch of events, send each half of the batch alone.
+        If the sink refuses a batch of events, send each half of the batch separately.
         """
         try:
             sent = await self._send_or_refuse(sink, batch, witnesses)

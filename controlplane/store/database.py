@@ -153,7 +153,7 @@ class Database(Protocol):
         """
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
-        """Write an operator's changes or data for proxies, even if the disk is full."""
+        """Run a job that writes an operator's changes, or data for proxies, even if the disk is full."""
 
     async def settled(self) -> int:
         """Return a position below which the store will never add another event."""

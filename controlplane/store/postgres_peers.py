@@ -2,9 +2,9 @@
 
 A control plane is the leader as long as its own database session holds the leader lock. The leader lock ends
 when the database session ends. If the leader dies, stalls or loses its connection, another control plane gets
-the lock. The database session that holds the leader lock also receives the announcements of new events.
-Announcements of new events only shorten the delay of readers. Without announcements, readers look for new
-events every few seconds.
+the lock. The database session that holds the leader lock also receives the announcements of new events. An
+announcement only shortens the time until readers find the new events. Without announcements, readers look for
+new events every few seconds.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _GAPS: Final = """
 
 
 def received_numbers(connection: Connection, org_id: str, gap_limit: int) -> dict[str, ReceivedNumbers]:
-    """Return, by proxy, the received sequence numbers and the first `gap_limit` gaps in them."""
+    """Return the received sequence numbers of each proxy, and the first `gap_limit` gaps in the numbers."""
     gaps: defaultdict[str, list[Gap]] = defaultdict(list)
     for proxy_id, first, last in connection.rows(_GAPS, (org_id,)):
         gaps[proxy_id].append(Gap(first, last))

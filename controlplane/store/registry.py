@@ -794,8 +794,8 @@ class _Known:
 class _Visible:
     """The sync content of one proxy, with versions and digests instead of the texts of rulesets.
 
-    The version number of a ruleset alone is not enough. After a restore from a backup, another ruleset text
-    may get the same number.
+    The version number of a ruleset does not identify the text of the ruleset. After a restore from a backup,
+    another ruleset text may get the same version number.
     """
 
     orgs: tuple[Org, ...]

@@ -30,7 +30,7 @@ def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]
 
 
 def _not_allowed(allow: tuple[str, ...], target: Target) -> Iterator[str]:
-    """Yield each name that alone makes the rules refuse the query."""
+    """Yield each property name for which the rules would refuse a query that names only this property."""
     if not _is_probed(Transforms(allow=allow), target):
         return
     names = dict.fromkeys(

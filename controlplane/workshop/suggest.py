@@ -56,7 +56,7 @@ class Filter(NamedTuple):
 
 @dataclass(slots=True)
 class Options:
-    """The recorded queries of requests whose paths have the same shape."""
+    """The query options of a group of recorded requests whose paths have the same shape."""
 
     counts: Counter[str] = field(default_factory=Counter)
     top: int = 0
@@ -74,7 +74,7 @@ class Options:
 
 @dataclass(slots=True)
 class Evidence:
-    """The recorded requests whose paths have the same shape.
+    """A group of recorded requests whose paths have the same shape.
 
     The HTTP methods that get the same rule form one group.
     """
@@ -173,7 +173,7 @@ def _in_one_list(transforms: Transforms) -> Transforms:
 
 @dataclass(slots=True)
 class Seen:
-    """The recorded requests whose paths have the same shape."""
+    """A group of recorded requests whose paths have the same shape."""
 
     ids: tuple[str, ...]  # ids of the first request
     several: list[bool]  # True for each id that had other values too
@@ -398,10 +398,10 @@ def suggest(
     Raise InvalidRuleset if the name is invalid.
 
     `about` contains the lines of the comment at the start of the ruleset. `filters` contains a filter for
-    each pair of a path pattern and an HTTP method. These filters apply in addition to the filters of the
-    recorded responses. If each recorded body is known, `members` contains the members of all bodies for a
-    pattern and method. A rule with a path pattern in `unguarded` gets no query guard. The comment at the
-    start of the ruleset says that the suggestion leaves out the requests in `blocked`.
+    each pair of a path pattern and an HTTP method. The filters in `filters` apply in addition to the filters
+    of the recorded responses. If each recorded body is known, `members` contains the members of all bodies
+    for a pattern and method. A rule with a path pattern in `unguarded` gets no query guard. The comment at
+    the start of the ruleset says that the suggestion leaves out the requests in `blocked`.
 
     A filter also blocks paths and queries that name a hidden property. Evaluate the suggested ruleset on the
     same traffic, and call `suggest` again with the results of `Blocked`. Repeat this evaluation and the call

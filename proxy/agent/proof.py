@@ -65,7 +65,7 @@ def audit_outcome(response: Response, batch_id: str) -> AuditOutcome:
 
 
 def report_problem(response: Response) -> str | None:
-    """Return the reason for which a heartbeat or metrics report was not delivered; None if it was."""
+    """Return the reason why a heartbeat or metrics report was not delivered, or None if it was delivered."""
     if response.status != 200:
         return description(response)
     if not response.is_signed:

@@ -405,7 +405,7 @@ class Sync:
     def _latest(self) -> datetime:
         """Return the latest time that the field `generatedAt` of a sync response may have.
 
-        If the clocks of the proxy and the control plane differ by more than this limit, the proxy's signed
+        If the clocks of proxy and control plane differ by more than this tolerance, the proxy's signed
         request already fails.
         """
         return datetime.fromtimestamp(self._clock(), UTC) + _LEAD
@@ -583,7 +583,7 @@ def _refuse_twice(what: str, values: list[str]) -> None:
 def _etag(text: str) -> str | None:
     """Return the ETag if it may be stored and sent back (RFC 9110 §8.8.3).
 
-    The ETag is not signed, and it outlives a restart.
+    The signature of a response does not cover the ETag, and the proxy keeps the ETag across restarts.
     """
     return text if _ETAG.fullmatch(text) else None
 

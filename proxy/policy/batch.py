@@ -190,8 +190,8 @@ def merged_response(
 
     `body` is the response that the upstream sent; its array of responses is replaced. `order` has the ids of
     all sub-requests in the order of the batch. `finished` has the id and the text of each upstream response;
-    the result keeps the order of these responses. `own` has the texts of the proxy's own responses by the ids
-    of their sub-requests. Each response in `own` is placed before the upstream response that comes next in
+    the result keeps the order of these responses. `own` maps the id of a sub-request to the text of the
+    proxy's own response. Each response in `own` is placed before the upstream response that comes next in
     `order`.
     """
     responded = {part_id for part_id, _ in finished}

@@ -85,7 +85,8 @@ class ItemFilter:
         """Return a JSON response without the items that do not meet the filter's conditions.
 
         The argument `body` must be valid JSON. If the filter removes no item, the function returns `body`
-        unchanged. Raise ItemNotFound, ManyValues or MalformedBody if the response cannot be filtered.
+        unchanged. Raise ItemNotFound, ManyValues or MalformedBody if the filter cannot be applied to the
+        response.
         """
         cutting = _Cutting(body)
         cutting.document(self._root, json_text.value_start(body))

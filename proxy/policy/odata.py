@@ -79,7 +79,7 @@ _EMPTY_PARENTHESES_REVERSED: Final = re.compile(r"(?:\)\( *)+")
 
 
 class Part(NamedTuple):
-    """A segment of a path's name.
+    """A segment of a path, in the forms that rules compare.
 
     If `exact` is None, no wildcard in a rule matches the path segment. Only a literal segment in a rule
     matches such a path segment.
@@ -93,7 +93,7 @@ class Part(NamedTuple):
 class Meaning(NamedTuple):
     """One interpretation of a path segment, with the names that the segment can have in it.
 
-    A name consists of zero, one or two parts.
+    Each name has zero, one or two parts.
     """
 
     kind: int

@@ -80,7 +80,8 @@ _HIDING: Final = frozenset((Scope.ALL, Scope.RULES, Scope.PROBED))
 class RuleFinder:
     """Finder of the rules that apply to a request.
 
-    The finder does not refer to any evaluation plan, because each plan refers to the finder.
+    To avoid a reference cycle, the finder does not refer to evaluation plans, because each plan refers to the
+    finder.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ class Resolver:
     def _elsewhere(self, types: frozenset[int]) -> Iterator[int]:
         """Yield relations that never lead to objects of the given types.
 
-        The schema declares the target of these relations as a base type of the given types.
+        The target that the schema declares for each of these relations is a base type of the given types.
         """
         for name, targets in self.facts.targets.items():
             found = [type_ for target in targets for type_ in self.types_of(target)]
@@ -200,7 +200,7 @@ def words_of(match: Match, facts: Facts) -> str:
 
 
 class Unknown:
-    """Name of a resource, operation or pack in a rule, if no schema has this name.
+    """A name of a resource, operation or pack in a rule, if no schema contains this name.
 
     `place` is the key path of the name in the document, starting from `rules`.
     """

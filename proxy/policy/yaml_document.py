@@ -288,7 +288,7 @@ class _Builder:
     def _line_end_in(self, event: Any) -> str | None:
         """Return the next-line character if the source of the YAML event contains it; otherwise None.
 
-        No editor shows this line end, and YAML reads it as a space in quotes.
+        No editor shows the next-line character, and YAML reads this character as a space in quotes.
         """
         if _NEXT_LINE not in self._text:
             return None

@@ -58,7 +58,7 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A client certificate of an application for its TLS connections."""
+    """A client certificate that an application uses for its TLS connections to the proxy."""
 
     id: str
     ends_at: float | None

@@ -556,8 +556,8 @@ class Worker:
     ) -> None:
         """Finish current requests within DrainSeconds, then close the remaining connections.
 
-        A keep-alive connection gets `Connection: close` with its next response. The worker closes a
-        keep-alive connection if no further request arrives.
+        During the drain, the next response on a keep-alive connection contains `Connection: close`. The
+        worker closes a keep-alive connection if no further request arrives.
         """
         context = self._context
         context.draining = True
@@ -609,7 +609,7 @@ def _give_way() -> None:
 
 
 def _affordable_connections(settings: Settings) -> int:
-    """Return the number of client connections for which there are file descriptors.
+    """Return how many client connections the limit of file descriptors allows.
 
     If a worker already has as many clients as it can afford, a new client gets a 503 response.
     """

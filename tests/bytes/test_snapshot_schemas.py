@@ -104,7 +104,7 @@ def test_a_snapshot_keeps_the_schemas_of_its_rulesets(tmp_path: Path) -> None:
 
 
 def test_a_release_without_schemas_refuses_the_file(tmp_path: Path) -> None:
-    """A release before this check would ignore the parts of a rule that need a schema."""
+    """A release without schemas must refuse the file, because it would ignore rules that need one."""
     path = tmp_path / "snapshot.json"
     write_snapshot(path, with_schemas({"/v1.0": DIGEST}))
     assert path.read_bytes().startswith(b"graphward-snapshot 2 ")

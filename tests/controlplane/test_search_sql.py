@@ -1,4 +1,4 @@
-"""Tests of the translation of filters to SQL, on a real SQLite table: it finds the matching events."""
+"""Tests that a filter, translated to SQL, finds the matching events in a real SQLite table."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence

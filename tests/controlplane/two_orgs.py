@@ -9,7 +9,7 @@ NAMES = ("acme", "globex")
 
 
 async def add_two_orgs(store: SqlStore) -> None:
-    """Add both organisations to the store, each with a ruleset `hr` and an application `payroll`."""
+    """Add the organisations in NAMES to the store, each with a ruleset `hr` and an application `payroll`."""
     for org in NAMES:
         await store.add_org(Org(f"org-{org}", org, "base", 1))
         ruleset = Ruleset(f"ruleset-{org}", f"org-{org}", "hr", 1, 0, 1)

@@ -99,17 +99,17 @@ def _search_path(code: Path, environment: Mapping[str, str]) -> str:
 
 
 class System:
-    """The whole system, configured by the arguments of the constructor.
+    """A whole test system, which the arguments of the constructor configure.
 
     `applications` gives the ruleset file of each application. Environments override settings, such as
-    `Audit__MaxBatchSize`. With `vault`, the client secret and the signing key are in a key vault, as in
-    production. Without `warm`, the test starts the control plane by its usual command, which takes one second
-    longer.
+    `Audit__MaxBatchSize`. If `vault` is true, the client secret and the signing key are in a key vault, as in
+    production. If `warm` is false, the test starts the control plane by its usual command, which takes one
+    second longer.
 
-    `register` writes the organisation and the applications to the store before the control plane starts.
-    Without `register`, the test adds the applications with the command line after the control plane has
-    started. With `console`, the control plane serves the console at `console_url`. The servers of the system
-    have certificates for the host names in `names`.
+    `register` writes the organisation and the applications to the store before the control plane starts. If
+    `register` is None, the test adds the applications with the command line after the control plane has
+    started. If `console` is true, the control plane serves the console at `console_url`. The servers of the
+    system have certificates for the host names in `names`.
     """
 
     def __init__(

@@ -214,7 +214,7 @@ def batch(*events: dict[str, Any], batch_id: str = "") -> dict[str, Any]:
 
 
 class Process:
-    """A program started as a user starts it, with a file that receives the output."""
+    """A program that the test starts in the same way as a user, and the file that receives its output."""
 
     def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
         self.log = log
@@ -395,7 +395,7 @@ class Live:
     def upstream_says(
         self, path: str, body: bytes, fields: Fields = (JSON,), status: int = 200, *, close: bool = False
     ) -> None:
-        """Make the upstream send exactly these bytes in response to any request for a path."""
+        """Make the upstream send exactly this status, header and body in response to requests for a path."""
         head = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in fields)]
         head.append(f"Content-Length: {len(body)}")
         data = "\r\n".join([*head, "", ""]).encode("latin-1") + body

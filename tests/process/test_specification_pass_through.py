@@ -327,7 +327,7 @@ def test_the_token_is_validated_on_every_request(live: Live) -> None:
 
 
 def test_a_401_carries_the_claims_challenge(live: Live) -> None:
-    """The challenge of a 401 names insufficient_claims.
+    """The challenge in a 401 response names the error insufficient_claims.
 
     The challenge is `Bearer realm="", error="insufficient_claims", claims="<base64 of …nbf…>"`.
     """
@@ -769,8 +769,8 @@ def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
 def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: Live) -> None:
     """The proxy reads credentials at runtime from a key vault through a managed identity.
 
-    The proxy acquires upstream tokens with the credentials from the vault. The settings contain no
-    credentials. A response proves that the proxy read the credentials from the vault.
+    The proxy acquires upstream tokens with the credentials from the vault. The settings file of the proxy
+    contains no credentials. A response proves that the proxy read the credentials from the vault.
     """
     assert CLIENT_SECRET not in live.system.proxy_config.read_text("utf-8")
     assert live.ask("crm", "GET", "/v1.0/echo/x").status == 200

@@ -746,7 +746,10 @@ class TestAliases:
 
     @pytest.mark.parametrize("value", ["x" * 30_000, "%2525" + "+" * 30_000, "@b," * 10_000])
     def test_a_short_query_stands_for_no_long_ones(self, value: str) -> None:
-        """Each single occurrence of the alias may have moderate size: only their total size is expensive."""
+        """Each occurrence of the parameter alias stands for a short text.
+
+        Only the total size of all occurrences is too large.
+        """
         for again in ("&$filter=@a", "&x=@a", "&@b=@a"):
             with pytest.raises(MalformedTarget):
                 canonicalise(f"/m?@a={value}" + again * 400)

@@ -28,7 +28,10 @@ def applied(compiled: CompiledFilter, body: bytes) -> bytes:
 
 
 def filtered(compiled: CompiledFilter, body: bytes) -> Filtered:
-    """Run the filter twice by `apply` and once by `apply_by_reading`. Assert that the results are equal."""
+    """Run the filter twice with the method `apply` and once with `apply_by_reading`.
+
+    Assert that all results are equal.
+    """
     first = compiled.apply(body)
     assert compiled.apply(body) == first
     assert compiled.apply_by_reading(body) == first

@@ -57,7 +57,7 @@ def kid_of(key: bytes) -> str:
 class UnknownToken(Refusal):
     """Error for a token that identifies no caller.
 
-    If the token identifies no caller, the organisation of the request is unknown. So a request whose token
+    If the token identifies no caller, the organisation of the request is unknown. A request whose token
     identifies no caller has no audit event.
     """
 
@@ -148,8 +148,8 @@ class TokenKeeper:
     ) -> str:
         """Return a new token for the caller.
 
-        A token names the credential that its caller used. If the caller proved its identity with a client
-        secret, the token does not name the credential.
+        A token names the credential with which the caller authenticated. If the caller proved its identity
+        with a client secret, the token does not name the credential.
         """
         issued = int(now)
         settings = self._settings
@@ -284,7 +284,7 @@ def _parts_of(authorization: bytes) -> re.Match[bytes]:
 
 
 def _end_of(claims: Claims, caller: Caller, now: float) -> int | None:
-    """Return the Unix time at which a token ends.
+    """Return the Unix time at which a token expires.
 
     Return None if the secret or other credential behind the token is no longer valid.
     """
