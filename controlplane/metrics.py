@@ -288,7 +288,7 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
         label="proxy",
     )
     reused = _gauge(
-        "proxy_reused_batch_ids", "Batches with an id that was used before for other content", label="proxy"
+        "proxy_reused_batch_ids", "Batches with an ID that was used before for other content", label="proxy"
     )
     for proxy in tally.proxies:
         if proxy.enabled:

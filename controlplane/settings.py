@@ -72,7 +72,7 @@ class OidcRoleSettings:
     )
     role: Literal["viewer", "editor", "admin"] = setting(doc="Role that it gives.")
     organisations: tuple[str, ...] = setting(
-        doc='Ids or names of the organisations in which it gives the role. `["*"]` means all of them.'
+        doc='IDs or names of the organisations in which it gives the role. `["*"]` means all of them.'
     )
 
 
@@ -105,7 +105,7 @@ class ConsoleSettings:
         doc="Issuer of an OpenID Connect provider through which operators can [sign "
         "in](../how-to/single-sign-on.md) as well.",
     )
-    oidc_client_id: str = setting(default="", doc="Client id of the console's registration at the provider.")
+    oidc_client_id: str = setting(default="", doc="Client ID of the console's registration at the provider.")
     oidc_client_secret: str = setting(
         default="", secret=True, doc="Secret of that registration, if it has one."
     )
@@ -214,7 +214,7 @@ class SecretsSettings:
     )
     managed_identity_client_id: str = setting(
         default="",
-        doc="Client id of the user-assigned managed identity that reads the key vault. By default it is the "
+        doc="Client ID of the user-assigned managed identity that reads the key vault. By default it is the "
         "system-assigned identity of the machine.",
     )
 

@@ -156,14 +156,14 @@ OAUTH: Final = {
         ("malformedRequest",),
     ),
     ("invalid_client", 401): Text(
-        "The client id or the credential is wrong, or the application is disabled. The "
+        "The client ID or the credential is wrong, or the application is disabled. The "
         "response `invalid_client` is the same for all causes, so that a caller cannot guess "
-        "client ids.",
+        "client IDs.",
         "The operator finds the audit event by the `trace_id` of the response. The field "
         "`credentialProblem` of the event names the cause of the refusal. [Credential "
         "problems](#credential-problems) explains the values of `credentialProblem`. The "
         "command `app show` prints the state of the application. A token request with an "
-        "unknown client id leaves no audit event, but a line in the proxy's log.",
+        "unknown client ID leaves no audit event, but a line in the proxy's log.",
         ("tokenRefused", "assertionRefused", "certificateRefused"),
     ),
     ("emergency_stop", 403): Text(
@@ -199,7 +199,7 @@ REASONS: Final = {
     "stopped": "If the emergency stop is no longer needed, lift it with `unkill`, or remove the "
     "file `Proxy.KillFile`.",
     "tokenIssued": "This reason is the normal case of a token request, and needs no action.",
-    "tokenRefused": "Compare the client id and the secret of the application with `app show`. The proxy "
+    "tokenRefused": "Compare the client ID and the secret of the application with `app show`. The proxy "
     "refuses a secret that was replaced or has ended.",
     "assertionRefused": "Look up the event's `credentialProblem` in "
     "[credential problems](#credential-problems).",
@@ -296,7 +296,7 @@ API: Final = {
     "notFound": Text(
         "The path of the request is not an endpoint, or the named object does not exist in "
         "an organisation of this operator.",
-        "Check the name or id of the object, and the address of the request. The agent API "
+        "Check the name or ID of the object, and the address of the request. The agent API "
         "and the admin API have different listeners.",
     ),
     "alreadyExists": Text(
@@ -382,8 +382,8 @@ API: Final = {
         "Add the organisation to the proxy, then [send the batch again](../how-to/missing-events.md).",
     ),
     "batchExpired": Text(
-        "The control plane already accepted a batch with this id more than 48 hours ago.",
-        "A proxy sends the events of the batch again under a new id on its own. The control "
+        "The control plane already accepted a batch with this ID more than 48 hours ago.",
+        "A proxy sends the events of the batch again under a new ID on its own. The control "
         "plane does not store an event twice.",
     ),
     "batchTooLarge": Text(

@@ -50,7 +50,7 @@ An error response that the proxy makes itself has the shape of an error of Micro
 ```
 
 - The message of each error except `itemNotFound` begins with `Graphward`.
-- `request-id` is the id of the [audit event](../glossary.md#audit-event). The command `audit event ID` and the console's search
+- `request-id` is the ID of the [audit event](../glossary.md#audit-event). The command `audit event ID` and the console's search
   find an event by its `request-id`.
 - The proxy forwards error responses from the [upstream](../glossary.md#upstream). By default, the proxy replaces a 5xx status
   other than 503 and 504 by 502 `upstreamError`.
@@ -63,7 +63,7 @@ _TOKENS: Final = """\
 ## Responses of the token endpoint
 
 An error of the token endpoint has the JSON fields that RFC 6749 defines, as in `{"error": "invalid_client", "error_description":
-"…"}`. The JSON field `trace_id` of a token error is the id of the audit event. Identity libraries print `trace_id`. A token request
+"…"}`. The JSON field `trace_id` of a token error is the ID of the audit event. Identity libraries print `trace_id`. A token request
 with a body over 64 KiB gets [payloadTooLarge](#payloadtoolarge-413). A token request gets [notReady](#notready-503) if the proxy
 is not ready.
 

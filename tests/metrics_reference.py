@@ -28,7 +28,7 @@ _LABELS: Final = {
     "endpoint": "endpoint of the agent API",
     "problem": "[credential problem](errors.md#credential-problems)",
     "version": "version of the program",
-    "outcome": "`stored`, `duplicate`, `reused` (a known batch id with other events) or an "
+    "outcome": "`stored`, `duplicate`, `reused` (a known batch ID with other events) or an "
     "[error code](errors.md#responses-of-the-control-plane)",
     "status": "HTTP status",
     "proxy": "name of the proxy",

@@ -64,7 +64,7 @@ def verify_archive(
         typer.Option("--sink", metavar="NAME", help="Read the archive of this sink instead of DIR."),
     ] = None,
     org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG_ID", help="Id of the only organisation to verify.")
+        str | None, typer.Option("--org", metavar="ORG_ID", help="ID of the only organisation to verify.")
     ] = None,
     head: Annotated[
         str | None,

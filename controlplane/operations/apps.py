@@ -110,10 +110,10 @@ class AddApp(Request):
 class ListApps(ListRequest, kw_only=True):
     org: str | None = None
     ruleset: (
-        Annotated[str, msgspec.Meta(description="Only apps with this ruleset, by id or name.")] | None
+        Annotated[str, msgspec.Meta(description="Only apps with this ruleset, by ID or name.")] | None
     ) = None
     shadow: (
-        Annotated[str, msgspec.Meta(description="Only apps with this shadow ruleset, by id or name.")] | None
+        Annotated[str, msgspec.Meta(description="Only apps with this shadow ruleset, by ID or name.")] | None
     ) = None
     unused: (
         Annotated[
@@ -124,7 +124,7 @@ class ListApps(ListRequest, kw_only=True):
         ]
         | None
     ) = None
-    search: Annotated[str, msgspec.Meta(description=PART.replace("id", "id or client id"))] | None = None
+    search: Annotated[str, msgspec.Meta(description=PART.replace("ID", "ID or client ID"))] | None = None
     sort: Annotated[str, by_column("apps")] | None = None
 
 

@@ -84,7 +84,7 @@ class DeleteModel(Request):
 
 class EffectOfDeletion(Request):
     kind: Kind
-    thing: Annotated[str, msgspec.Meta(description="Id or name. For a schema, the root path of its service.")]
+    thing: Annotated[str, msgspec.Meta(description="ID or name. For a schema, the root path of its service.")]
     org: Annotated[str, msgspec.Meta(description="Organisation of the app, ruleset or schema.")] | None = None
 
 

@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 DEFAULT_ROWS: Final = 50  # rows of one page
 _MOST_INTEGER: Final = 2**63  # upper limit of an integer column of the store
-PART: Final = "Part of the name, ignoring the case of A to Z, or a whole id."
+PART: Final = "Part of the name, ignoring the case of A to Z, or a whole ID."
 _COLUMN: Final = "Column to sort by, with `-` before it for descending: "
 
 

@@ -45,7 +45,7 @@ class SinkSettings:
         "all are delivered.",
     )
     organisations: tuple[str, ...] = setting(
-        default=(), doc="Names or ids of the organisations whose events are delivered. If empty, all are."
+        default=(), doc="Names or IDs of the organisations whose events are delivered. If empty, all are."
     )
     format: Literal["event", "ocsf", "cef"] = setting(
         default="event",
@@ -210,7 +210,7 @@ class AzureSinkSettings(SinkSettings):
         default="", doc="Tenant of the application. A managed identity does not need it."
     )
     client_id: str = setting(
-        default="", doc="Client id of the application or of a user-assigned managed identity."
+        default="", doc="Client ID of the application or of a user-assigned managed identity."
     )
     client_secret: str = setting(
         default="", secret=True, doc="Secret of the application, for `client-secret`."
@@ -257,7 +257,7 @@ class SentinelSettings(AzureSinkSettings):
     url: str = setting(
         url=True, doc="Logs ingestion endpoint of the data collection rule, or of a data collection endpoint."
     )
-    rule_id: str = setting(doc="Immutable id of the data collection rule: `dcr-` and 32 characters.")
+    rule_id: str = setting(doc="Immutable ID of the data collection rule: `dcr-` and 32 characters.")
     stream: str = setting(default="Custom-GraphwardAudit", doc="Stream of the rule that receives the events.")
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -411,7 +411,7 @@ class WebhookSettings:
     notices: tuple[Kind, ...] = setting(default=(), doc="Kinds of notices to send. If empty, all are sent.")
     organisations: tuple[str, ...] = setting(
         default=(),
-        doc="Names or ids of organisations. Notices about another organisation are not sent. Notices about "
+        doc="Names or IDs of organisations. Notices about another organisation are not sent. Notices about "
         "the whole installation are.",
     )
     from_: Literal["now", "beginning"] = setting(

@@ -38,7 +38,7 @@ COUNTER_TEXTS: Final = MappingProxyType(
         "upstream_errors": "Requests that failed at the upstream, or got a 5xx status from it",
         "tokens_issued": "Tokens issued to applications",
         "tokens_refused": "Token requests of known applications that were refused",
-        "unknown_clients": "Token requests with an unknown client id; they leave no audit event",
+        "unknown_clients": "Token requests with an unknown client ID; they leave no audit event",
         "unauthenticated": "Requests without a valid token; they leave no audit event",
         "bad_requests": "Requests that are not valid HTTP",
         "client_aborted": "Requests whose client left before the end of the response",
@@ -254,7 +254,7 @@ class _Families(Collector):
             ("dropped", "Audit events that the agent deleted unsent to make space", audit.journal.dropped),
             (
                 "reused_batch_ids",
-                "Batches whose id the control plane already had for other events",
+                "Batches whose ID the control plane already had for other events",
                 audit.reused_ids,
             ),
             (

@@ -433,7 +433,7 @@ class TokenSettings:
         default=100,
         minimum=1,
         maximum=1_000_000,
-        doc="Number of wrong secrets per minute for one client id, from all addresses. Beyond it, only a "
+        doc="Number of wrong secrets per minute for one client ID, from all addresses. Beyond it, only a "
         "secret that was right before is accepted.",
     )
     issuer: str = setting(default="graphward", doc="Value of the claim `iss` of a token.")
@@ -535,13 +535,13 @@ class IdentitySettings:
         "(`Credentials__Identities__Name__Key`).",
     )
     organisations: tuple[str, ...] = setting(
-        default=(), doc="Ids of the organisations whose applications use this identity."
+        default=(), doc="IDs of the organisations whose applications use this identity."
     )
     applications: tuple[str, ...] = setting(
-        default=(), doc="Client ids of the applications that use this identity."
+        default=(), doc="Client IDs of the applications that use this identity."
     )
-    tenant_id: str = setting(default="", inherited=True, doc="Directory (tenant) id.")
-    client_id: str = setting(default="", doc="Application (client) id.")
+    tenant_id: str = setting(default="", inherited=True, doc="Directory (tenant) ID.")
+    client_id: str = setting(default="", doc="Application (client) ID.")
     client_secret: str = setting(default="", secret=True, doc="Client secret, for provider `environment`.")
     secret_name: str = setting(
         default="",
@@ -557,7 +557,7 @@ class IdentitySettings:
     managed_identity_client_id: str = setting(
         default="",
         inherited=True,
-        doc="Client id of the user-assigned identity, for provider `managed-identity`.",
+        doc="Client ID of the user-assigned identity, for provider `managed-identity`.",
     )
     access_token: str = setting(default="", secret=True, doc="Upstream token itself, for provider `static`.")
 
@@ -587,7 +587,7 @@ class CredentialsSettings:
     )
     managed_identity_client_id: str = setting(
         default="",
-        doc="Client id of the user-assigned managed identity that reads the key vault, or of provider "
+        doc="Client ID of the user-assigned managed identity that reads the key vault, or of provider "
         "`managed-identity`. By default it is the system-assigned identity of the machine.",
     )
     vault_refresh_seconds: float = setting(
@@ -599,12 +599,12 @@ class CredentialsSettings:
     tenant_id: str = setting(
         default="",
         fallback_variable=_AZURE_VARIABLES["tenant_id"],
-        doc="Directory (tenant) id. By default it is the variable `AZURE_TENANT_ID`.",
+        doc="Directory (tenant) ID. By default it is the variable `AZURE_TENANT_ID`.",
     )
     client_id: str = setting(
         default="",
         fallback_variable=_AZURE_VARIABLES["client_id"],
-        doc="Application (client) id. By default it is the variable `AZURE_CLIENT_ID`.",
+        doc="Application (client) ID. By default it is the variable `AZURE_CLIENT_ID`.",
     )
     client_secret: str = setting(
         default="",

@@ -79,7 +79,7 @@ CREDENTIAL_PROBLEMS: Final = MappingProxyType(
         "subject": "no credential of the application has the assertion's subject",
         "audience": "neither the proxy nor a credential of the application has the assertion's audience",
         "algorithm": "the signature algorithm of the assertion is not allowed for the key",
-        "key": "no known key has the key id or the thumbprint that the assertion names",
+        "key": "no known key has the key ID or the thumbprint that the assertion names",
         "signature": "the signature of the assertion does not match the key of the credential",
         "notYetValid": "the assertion is not valid yet, or was issued in the future",
         "expired": "the assertion or the certificate has expired",
