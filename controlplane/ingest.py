@@ -86,7 +86,7 @@ class Ingest:
         self._on_stored = on_stored
 
     async def accept(self, proxy_id: str, allowed_orgs: Collection[str], body: bytes) -> tuple[str, Outcome]:
-        """Store a batch of audit events, and return the batch id and the outcome.
+        """Store a batch of audit events, and return the batch ID and the outcome.
 
         If this method stores the batch, the batch is on disk before the method returns.
         """
@@ -105,7 +105,7 @@ class Ingest:
 
 
 def batch_id_of(body: bytes) -> str | None:
-    """Return the batch id of a refused request body, even if the rest of the body is not JSON."""
+    """Return the batch ID of a refused request body, even if the rest of the body is not JSON."""
     try:
         return _decode_name(body).batch_id
     except (ValueError, RecursionError):
@@ -203,7 +203,7 @@ def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the events, and correct the proxy id of each event that names a different proxy."""
+    """Return the events, and correct the proxy ID of each event that names a different proxy."""
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))

@@ -114,12 +114,12 @@ def uses_of(events: Iterable[UsedEvent], times: Sequence[int | None], received_m
 
 
 def _credential_id(given: object) -> str:
-    """Return the credential ID if it has the form of the control plane's ids; otherwise an empty text."""
+    """Return the credential ID if it has the form of the control plane's IDs; otherwise an empty text."""
     return given if isinstance(given, str) and CREDENTIAL_ID.fullmatch(given) else ""
 
 
 def _logged(event: UsedEvent) -> Iterable[str]:
-    """Return the ids of the rules that logged the event.
+    """Return the IDs of the rules that logged the event.
 
     The result omits the rule that decided the request of the event.
     """

@@ -337,8 +337,8 @@ class Gate:
     async def _named(self, name: str) -> Operator | None:
         """Return the local operator whose name equals `name`, in any letter case.
 
-        A login name can't be an operator id: at an identity provider, a person's name may look like such an
-        id.
+        A login name can't be an operator ID: at an identity provider, a person's name may look like such an
+        ID.
         """
         operator = await self.context.store.operator(name)
         if operator is None or operator.provided is not None:

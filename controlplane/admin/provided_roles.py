@@ -96,7 +96,7 @@ def roles_of(
 ) -> tuple[list[ProvidedRole], list[str]]:
     """Return the highest mapped role in each organisation, and the mapped organisations that do not exist.
 
-    `org_ids` maps both the id and the name of each organisation to its id.
+    `org_ids` maps both the ID and the name of each organisation to its ID.
     """
     best: dict[str, ProvidedRole] = {}
     unknown = []

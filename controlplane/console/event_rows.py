@@ -39,7 +39,7 @@ class EventRow:
 def event_row(body: bytes, names: Mapping[str, str]) -> EventRow:
     """Return the text line with which a list shows an audit event.
 
-    `names` has the names of organisations and applications, by id.
+    `names` has the names of organisations and applications, by ID.
     """
     event: dict[str, Any] = orjson.loads(body)
     org_id = text_of(event, "orgId")

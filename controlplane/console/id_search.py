@@ -1,6 +1,6 @@
-"""Search for audit events by an id that an operator enters in the search box.
+"""Search for audit events by an ID that an operator enters in the search box.
 
-If one event has the id, the console opens the event's page. If several events have the id, the console lists
+If one event has the ID, the console opens the event's page. If several events have the ID, the console lists
 these events.
 """
 
@@ -23,7 +23,7 @@ from controlplane.search.given_ids import LONGEST_TEXT, asks_for_ids
 
 @dataclass(frozen=True, slots=True)
 class ById:
-    """Result of a search for events by id.
+    """Result of a search for events by ID.
 
     If the search found no event, `notes` lists the fields that were compared.
     """
@@ -36,9 +36,9 @@ NOT_ASKED = ById((), ())
 
 
 async def found_by_id(context: OperationContext, actor: Actor, request: PageRequest) -> ById | Redirect:
-    """Look up the ids in the search box, in every organisation in which the operator has a role.
+    """Look up the IDs in the search box, in every organisation in which the operator has a role.
 
-    If exactly one event has an id, redirect to the page of the event.
+    If exactly one event has an ID, redirect to the page of the event.
     """
     text = request.query.get("q", "")[:LONGEST_TEXT]
     if not asks_for_ids(text) or request.query.get("cursor"):

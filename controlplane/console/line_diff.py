@@ -1,6 +1,6 @@
 """Pure functions that find the lines that two texts have in common, within a predictable time.
 
-Lines that occur exactly once in each text, such as ids of rules, align the texts. Most ranges of lines
+Lines that occur exactly once in each text, such as IDs of rules, align the texts. Most ranges of lines
 between two aligned lines are short. In the worst case, a precise comparison of a range takes time
 proportional to the cube of the range's length.
 """

@@ -70,7 +70,7 @@ async def live(context: OperationContext, actor: Actor, request: PageRequest) ->
 async def _names(
     context: OperationContext, actor: Actor, org_ids: frozenset[str] | None, shown: Sequence[msgspec.Raw]
 ) -> dict[str, str]:
-    """Return names by id: of all organisations, of the first page of apps, and of apps in events."""
+    """Return names by ID: of all organisations, of the first page of apps, and of apps in events."""
     orgs = await all_rows(context.store.list_orgs, ListQuery(org_ids=actor.sees))
     apps = await context.store.list_apps(ListQuery(org_ids=org_ids))
     first = {org.org_id: org.name for org in orgs} | {app.app_id: app.name for app in apps.rows}

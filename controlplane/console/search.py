@@ -240,7 +240,7 @@ def _export(request: PageRequest, form: str, *, is_signed: bool = False) -> str:
 
 
 async def names_in(context: OperationContext, actor: Actor, events: Iterable[msgspec.Raw]) -> dict[str, str]:
-    """Return the names of the organisations and applications of these events, by id."""
+    """Return the names of the organisations and applications of these events, by ID."""
     read = [orjson.loads(bytes(event)) for event in events]
     org_ids = {text_of(event, "orgId") for event in read}
     app_ids = {text_of(event, "appId") for event in read}
@@ -311,7 +311,7 @@ def _apps_in(found: FacetList) -> list[str]:
 def _facet(request: PageRequest, facet: Facet, stopped: Collection[str]) -> tuple[str, Sequence[Choice], int]:
     """Return the most frequent values of a field, with links that change the filter.
 
-    If a value is an id, the page shows the name of the object, unless another value has the same name.
+    If a value is an ID, the page shows the name of the object, unless another value has the same name.
     """
     called = [each.name or each.value for each in facet.values]
     choices = []

@@ -31,7 +31,7 @@ _SEGMENT: Final = re.compile("/?[^/?]+[/?]?|[/?]")
 
 
 def segments(path: str) -> Markup:
-    """Mark the segments of a path, so that a line breaks at a slash before it breaks within an id."""
+    """Mark the segments of a path, so that a line breaks at a slash before it breaks within an ID."""
     return Markup("").join(
         Markup('<span class="segment">{}</span>').format(each) for each in _SEGMENT.findall(path)
     )

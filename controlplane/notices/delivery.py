@@ -38,7 +38,7 @@ class Delivery:
     """Delivery of the store's notices to one webhook.
 
     If two consumers deliver to one webhook at once, the receiver gets each notice twice, with the same notice
-    id. This is harmless.
+    ID. This is harmless.
     """
 
     def __init__(

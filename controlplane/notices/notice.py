@@ -35,7 +35,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 def notice_id(*parts: object) -> str:
-    """Return a notice id that depends only on `parts`."""
+    """Return a notice ID that depends only on `parts`."""
     return f"ntc_{hashlib.sha256(repr(parts).encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 

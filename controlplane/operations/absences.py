@@ -41,7 +41,7 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 class Known:
     """Names of the objects that an actor has permission to look at, grouped by filter field.
 
-    Apps, proxies and organisations have a name and an id. A rule has a name but no separate id.
+    Apps, proxies and organisations have a name and an ID. A rule has a name but no separate ID.
     """
 
     ids: Mapping[str, Mapping[str, str]]  # names by field and id
@@ -57,7 +57,7 @@ async def notes_on(
 ) -> tuple[str, ...]:
     """Return notes on possible mistakes in a search that found nothing.
 
-    `ids` maps a filter field and an object's id to the object's name.
+    `ids` maps a filter field and an object's ID to the object's name.
     """
     by_field: dict[str, dict[str, str]] = {field: {} for field in BY_ID}
     for (field, known_id), name in ids.items():
@@ -72,7 +72,7 @@ async def notes_on(
 
 
 async def _rule_ids(context: OperationContext, actor: Actor, org: str | None) -> frozenset[str] | None:
-    """Return the ids of all rules in the active versions of the visible rulesets."""
+    """Return the IDs of all rules in the active versions of the visible rulesets."""
     rulesets = await context.resolve.rulesets(actor, org)
     if len(rulesets) > _MOST_RULESETS:
         return None

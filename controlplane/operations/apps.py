@@ -325,7 +325,7 @@ async def _propose(
 ) -> BoundApp:
     """Store a switch of an app's ruleset as a proposal, which a second person must approve.
 
-    `ruleset` is the id and the name of the new ruleset.
+    `ruleset` is the ID and the name of the new ruleset.
     """
     proposal = await propose(
         context, actor, kind, app.org_id, *ruleset, None, app_id=app.app_id, base_ruleset_id=app.ruleset_id
@@ -424,7 +424,7 @@ async def _described(context: OperationContext, *apps: App) -> tuple[AppFacts, .
 
 
 async def stopped_among(context: OperationContext, actor: Actor, app_ids: Collection[str]) -> frozenset[str]:
-    """Return the ids in `app_ids` of apps that the actor may see and that an emergency stop covers."""
+    """Return the IDs in `app_ids` of apps that the actor may see and that an emergency stop covers."""
     stops = await context.store.stops()
     if not stops:
         return frozenset()

@@ -188,7 +188,7 @@ async def add_key(context: OperationContext, actor: Actor, request: AddKey) -> A
 
 
 def _require_few_unnamed(app: App, now_ms: int) -> None:
-    """Raise Conflict if the app has too many public keys without a key id.
+    """Raise Conflict if the app has too many public keys without a key ID.
 
     A proxy would have to try each of these keys for an assertion.
     """

@@ -203,7 +203,7 @@ def _time_of_terms(query: SearchQuery) -> tuple[int | None, int | None]:
 async def _value_names(
     context: OperationContext, actor: Actor, fields: Mapping[str, Sequence[tuple[str, int]]]
 ) -> dict[tuple[str, str], str]:
-    """Return the names of the organisations, proxies and applications in the counts, by field and id."""
+    """Return the names of the organisations, proxies and applications in the counts, by field and ID."""
     resolve = context.resolve
     readers = {"org": resolve.org_names, "proxy": resolve.proxy_names, "app": resolve.app_names}
     found: dict[tuple[str, str], str] = {}

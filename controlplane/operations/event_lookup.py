@@ -1,4 +1,4 @@
-"""Find the audit events that have an id in any id field, in all visible organisations."""
+"""Find the audit events that have an ID in any ID field, in all visible organisations."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LOOKED_AT: Final = (
 
 
 class LookUpEvents(Request):
-    """API request that finds the audit events with a given id.
+    """API request that finds the audit events with a given ID.
 
-    `text` is the id itself, or an error body or log line that contains GUIDs, ULIDs or trace ids.
+    `text` is the ID itself, or an error body or log line that contains GUIDs, ULIDs or trace IDs.
     """
 
     text: Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
@@ -48,7 +48,7 @@ class FoundEvents(Response):
 
 @operation("audit.lookup", "POST", "/audit/lookup", changes=False)
 async def look_up(context: OperationContext, actor: Actor, request: LookUpEvents) -> FoundEvents:
-    """Find the audit events with a given id of the request, the client, the upstream or a trace."""
+    """Find the audit events with a given ID of the request, the client, the upstream or a trace."""
     org_ids = await _org_ids(context, actor, request.org)
     whole = whole_id(request.text)
     ids = tuple(dict.fromkeys((*((whole,) if whole else ()), *ids_in(request.text))))
@@ -76,7 +76,7 @@ async def _with_ids(
     group: tuple[str, ...],
     ids: tuple[str, ...],
 ) -> list[bytes]:
-    """Return the events that have one of the given ids in one of the fields in `group`.
+    """Return the events that have one of the given IDs in one of the fields in `group`.
 
     Each event occurs only once in the result.
     """

@@ -78,7 +78,7 @@ async def held_within(
 async def _names(context: OperationContext, actor: Actor) -> dict[tuple[str, str], str]:
     """Return the names of organisations, proxies and applications, including deleted ones.
 
-    Each name is stored under a pair: the audit event's filter field, such as `app`, and the object's id.
+    Each name is stored under a pair: the audit event's filter field, such as `app`, and the object's ID.
     """
     names = {("org", org.org_id): org.name for org in await context.resolve.orgs(actor)}
     names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await context.resolve.proxies(actor, None)}

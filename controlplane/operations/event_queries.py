@@ -54,7 +54,7 @@ async def query_of(
     limit: int = MAX_LIMIT,
     cursor: str | None = None,
 ) -> SearchQuery:
-    """Return the query for the search index, in which ids replace the names of objects.
+    """Return the query for the search index, in which IDs replace the names of objects.
 
     Raise InvalidFilter if the filter is not valid.
     """
@@ -70,7 +70,7 @@ async def query_of(
 
 
 async def resolver(context: OperationContext, actor: Actor, text: str) -> Resolver:
-    """Return a function that converts an object's name in a filter to the ids of the objects with this name.
+    """Return a function that converts an object's name in a filter to the IDs of the objects with this name.
 
     Several organisations can have objects with the same name.
     """
@@ -87,7 +87,7 @@ async def resolver(context: OperationContext, actor: Actor, text: str) -> Resolv
 
 
 async def _ids_of(context: OperationContext, actor: Actor, field: str, name: str) -> list[str]:
-    """Return the ids of all objects with exactly this name that the actor can see, even deleted objects."""
+    """Return the IDs of all objects with exactly this name that the actor can see, even deleted objects."""
     dead = await context.resolve.deleted_named(actor, name)
     living = await _living_ids(context, actor, field, name)
     return [*living, *(each.id for each in dead if each.kind == field)]

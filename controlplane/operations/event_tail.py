@@ -60,7 +60,7 @@ async def _followed(
 ) -> AsyncGenerator[bytes, None]:
     """Yield audit events as server-sent events (WHATWG HTML section 9.2).
 
-    A server-sent event that has an id but no data also advances the position of the client.
+    A server-sent event that has an ID but no data also advances the position of the client.
     """
     end = asyncio.get_running_loop().time() + LONGEST_TAIL_SECONDS
     async with stack:

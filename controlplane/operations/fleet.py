@@ -322,7 +322,7 @@ class _View:
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        """Store the names of the organisations that the actor may look at, with organisation ids as keys."""
+        """Store the names of the organisations that the actor may look at, with organisation IDs as keys."""
         self._names = names
 
     @classmethod

@@ -116,7 +116,7 @@ def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[
     """Return a request in the operator log as pairs of name and value.
 
     The pairs leave out the organisation, and all members that were missing in the operator's request. In
-    place of the id of an object, a pair contains the current name of the object.
+    place of the ID of an object, a pair contains the current name of the object.
     """
     return [
         (_member(name), _value(value, names))
@@ -128,7 +128,7 @@ def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[
 def texts_of(value: Any) -> list[str]:
     """Return the texts in the value of one member of an operator's request.
 
-    Any of the returned texts may be an id.
+    Any of the returned texts may be an ID.
     """
     return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
 

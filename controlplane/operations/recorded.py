@@ -192,21 +192,21 @@ class FormerRules:
         return event.outcome(await self.of(event) if event.leaves_filter_to_rules else None)
 
     async def version_of(self, event: Event) -> tuple[str, int] | None:
-        """Return the id and the version of the ruleset that evaluated the event."""
+        """Return the ID and the version of the ruleset that evaluated the event."""
         ruleset_id = (await self._bound()).get(event.app_id or "")
         if ruleset_id is None or not isinstance(event.ruleset_version, int):
             return None
         return ruleset_id, event.ruleset_version
 
     async def _bound(self) -> dict[str, str]:
-        """Return a mapping from the id of each application to the id of its ruleset."""
+        """Return a mapping from the ID of each application to the ID of its ruleset."""
         if self._rulesets is None:
             apps = await self._context.resolve.apps_of_events(self._org.org_id)
             self._rulesets = {app.app_id: app.ruleset_id for app in apps}
         return self._rulesets
 
     async def active_of(self, event: Event) -> tuple[str, int] | None:
-        """Return the id and the version of the active ruleset of the event's application."""
+        """Return the ID and the version of the active ruleset of the event's application."""
         if self._active is None:
             versions = {
                 each.ruleset_id: each.version for each in await self._context.store.rulesets(self._org.org_id)

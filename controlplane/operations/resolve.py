@@ -1,4 +1,4 @@
-"""Resolve the references that operators type: find the row with the given id or name.
+"""Resolve the references that operators type: find the row with the given ID or name.
 
 The resolver finds only rows that the actor may look at, so that the existence of other rows stays secret.
 Rows that the actor may not see do not make a name ambiguous, because the ambiguity would reveal that these
@@ -53,19 +53,19 @@ OfOrg = TypeVar("OfOrg", Ruleset, App)
 
 
 class Resolver:
-    """Class that finds store rows by id or name, limited to the rows that an actor has permission to see.
+    """Class that finds store rows by ID or name, limited to the rows that an actor has permission to see.
 
     Methods with a reference raise NotFound if the actor sees no such row, Conflict if several rows have the
     name, and Forbidden without the required role.
     """
 
     def __init__(self, store: Store, about: set[str]) -> None:
-        """Create a resolver that adds each organisation affected by an operation to the id list `about`."""
+        """Create a resolver that adds each organisation affected by an operation to the ID list `about`."""
         self._store = store
         self._about = about
 
     async def org(self, actor: Actor, role: Role, reference: str) -> Org:
-        """Return the organisation whose id or name is the reference."""
+        """Return the organisation whose ID or name is the reference."""
         found = [each for each in await self._store.find_orgs(reference) if actor.may("viewer", each.org_id)]
         if not found:
             known = [org.name for org in await self.orgs(actor)]
@@ -75,11 +75,11 @@ class Resolver:
         return org
 
     async def org_id(self, actor: Actor, reference: str | None) -> str | None:
-        """Return the id of the visible organisation that the reference names, or None without a reference."""
+        """Return the ID of the visible organisation that the reference names, or None without a reference."""
         return None if reference is None else (await self.org_of_events(actor, reference)).org_id
 
     async def org_of_events(self, actor: Actor, reference: str) -> Org:
-        """Return the organisation whose id or name is the reference.
+        """Return the organisation whose ID or name is the reference.
 
         The result may be a deleted organisation that still has events.
         """
@@ -93,7 +93,7 @@ class Resolver:
         return dead[0].as_org()
 
     async def orgs_of_events(self, actor: Actor, reference: str | None = None) -> list[Org]:
-        """Return one organisation by its id or name, or all visible organisations without a reference.
+        """Return one organisation by its ID or name, or all visible organisations without a reference.
 
         The result includes deleted organisations that still have events.
         """
@@ -103,7 +103,7 @@ class Resolver:
         return [*await self.orgs(actor), *(each.as_org() for each in dead)]
 
     async def orgs(self, actor: Actor, reference: str | None = None) -> list[Org]:
-        """Return one organisation by its id or name, or all visible organisations without a reference."""
+        """Return one organisation by its ID or name, or all visible organisations without a reference."""
         if reference is not None:
             return [await self.org(actor, "viewer", reference)]
         return [each for each in await self._store.orgs() if actor.may("viewer", each.org_id)]
@@ -121,15 +121,15 @@ class Resolver:
         )
 
     async def org_names(self, actor: Actor, org_ids: Collection[str]) -> dict[str, str]:
-        """Return organisation names by id, without organisations that the actor may not look at."""
+        """Return organisation names by ID, without organisations that the actor may not look at."""
         query = ListQuery(ids=frozenset(filter(is_text, org_ids)), org_ids=actor.sees)
         found = {org.org_id: org.name for org in await all_rows(self._store.list_orgs, query)}
         return found | await self._deleted_names(actor, org_ids, found, "org")
 
     async def names(self, actor: Actor, ids: Collection[str]) -> dict[str, str]:
-        """Return the names of objects by id, without the objects that the actor may not look at.
+        """Return the names of objects by ID, without the objects that the actor may not look at.
 
-        The parameter `ids` may contain the ids of applications, rulesets, proxies and operators.
+        The parameter `ids` may contain the IDs of applications, rulesets, proxies and operators.
         """
         query = ListQuery(ids=frozenset(filter(is_text, ids)), org_ids=actor.sees)
         rulesets = await all_rows(self._store.list_rulesets, query)
@@ -143,24 +143,24 @@ class Resolver:
         return found | await self._deleted_names(actor, ids, found, "ruleset", "operator")
 
     async def app_names(self, actor: Actor, app_ids: Collection[str]) -> dict[str, str]:
-        """Return app names by id, without apps that the actor may not look at."""
+        """Return app names by ID, without apps that the actor may not look at."""
         found = {app.app_id: app.name for app in await self.apps_with(actor, app_ids)}
         return found | await self._deleted_names(actor, app_ids, found, "app")
 
     async def apps_with(self, actor: Actor, app_ids: Collection[str]) -> Sequence[App]:
-        """Return the apps with these ids, without the apps that the actor may not look at."""
+        """Return the apps with these IDs, without the apps that the actor may not look at."""
         query = ListQuery(ids=frozenset(filter(is_text, app_ids)), org_ids=actor.sees)
         return await all_rows(self._store.list_apps, query)
 
     async def proxy_names(self, actor: Actor, proxy_ids: Collection[str]) -> dict[str, str]:
-        """Return proxy names by id, without proxies that the actor may not look at."""
+        """Return proxy names by ID, without proxies that the actor may not look at."""
         query = ListQuery(ids=frozenset(filter(is_text, proxy_ids)), org_ids=actor.sees)
         read = partial(self._store.list_proxies, standing="any")
         found = {proxy.proxy_id: proxy.name for proxy in await all_rows(read, query)}
         return found | await self._deleted_names(actor, proxy_ids, found, "proxy")
 
     async def ruleset(self, actor: Actor, role: Role, reference: str, org: str | None) -> Ruleset:
-        """Return a ruleset by its id or name, in one organisation or in all organisations."""
+        """Return a ruleset by its ID or name, in one organisation or in all organisations."""
         listed = await self._store.find_rulesets(reference, await self.org_id(actor, org))
         found = _visible(actor, listed)
         if not found:
@@ -175,7 +175,7 @@ class Resolver:
         return _visible(actor, await self._store.rulesets(await self.org_id(actor, org)))
 
     async def app(self, actor: Actor, role: Role, reference: str, org: str | None) -> App:
-        """Return an app by its id, client id or name, in one organisation or in all organisations."""
+        """Return an app by its ID, client ID or name, in one organisation or in all organisations."""
         listed = await self._store.find_apps(reference, await self.org_id(actor, org))
         found = _visible(actor, listed)
         if not found:
@@ -190,7 +190,7 @@ class Resolver:
         return _visible(actor, await self._store.apps(await self.org_id(actor, org)))
 
     async def proxy(self, actor: Actor, role: Role, reference: str) -> Proxy:
-        """Return the proxy whose id or name is the reference.
+        """Return the proxy whose ID or name is the reference.
 
         An operator who is viewer in one of the proxy's organisations may look at the proxy. A role above
         viewer is required in all organisations of the proxy.
@@ -211,7 +211,7 @@ class Resolver:
         return _visible_proxies(actor, await self._store.proxies(await self.org_id(actor, org)))
 
     async def operator(self, actor: Actor, reference: str, *, role_in: str = EVERY_ORG) -> Operator:
-        """Return an operator by id or name; in names, A-Z and a-z compare equal.
+        """Return an operator by ID or name; in names, A-Z and a-z compare equal.
 
         `role_in` is the organisation in which the operation changes a role of the operator. If `role_in` is
         given, the line in the operator log names only this organisation, not the operator's other
@@ -246,13 +246,13 @@ class Resolver:
     # Deleted things
 
     async def deleted(self, actor: Actor, kind: TombstoneKind, reference: str) -> list[Tombstone]:
-        """Return visible deleted objects with the given id or name, latest deletion first."""
+        """Return visible deleted objects with the given ID or name, latest deletion first."""
         found = [each for each in await self._store.tombstones((reference,)) if _may_see_deleted(actor, each)]
         found = found or await self.deleted_named(actor, reference)
         return [each for each in found if each.kind == kind]
 
     async def app_of_events(self, org_id: str, app_id: str) -> App | None:
-        """Return an app by its id, with its last ruleset, even if the app was deleted."""
+        """Return an app by its ID, with its last ruleset, even if the app was deleted."""
         for app in await self._store.find_apps(app_id, org_id):
             if app.app_id == app_id:
                 return app
@@ -286,7 +286,7 @@ class Resolver:
     async def _deleted_names(
         self, actor: Actor, ids: Collection[str], known: Collection[str], *kinds: TombstoneKind
     ) -> dict[str, str]:
-        """Return the names of deleted objects by id, for the ids in `ids`."""
+        """Return the names of deleted objects by ID, for the IDs in `ids`."""
         dead = await self._store.tombstones([each for each in ids if each not in known])
         return {each.id: each.label for each in dead if each.kind in kinds and _may_see_deleted(actor, each)}
 

@@ -114,7 +114,7 @@ class RuleUseFacts(msgspec.Struct, rename="camel"):
 
 
 class RulesetUsage(Response):
-    """Usage of each rule of a ruleset, by rule id, including rules of earlier versions.
+    """Usage of each rule of a ruleset, by rule ID, including rules of earlier versions.
 
     The usage list of a ruleset omits rules that no request matched in 90 days.
     """
@@ -228,7 +228,7 @@ async def _propose(
     yaml: str | None = None,
     to_version: int | None = None,
 ) -> str:
-    """Store a change of a ruleset as a proposal that a second person must approve. Return the proposal id."""
+    """Store a change of a ruleset as a proposal that a second person must approve. Return the proposal ID."""
     return await propose(
         context,
         actor,

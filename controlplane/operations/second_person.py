@@ -34,7 +34,7 @@ async def propose(
     app_id: str | None = None,
     base_ruleset_id: str | None = None,
 ) -> str:
-    """Store a proposal of a change, and return the id of the proposal."""
+    """Store a proposal of a change, and return the ID of the proposal."""
     proposal = Proposal(
         proposal_id=new_id(context.clock),
         org_id=org_id,

@@ -276,7 +276,7 @@ async def _letter(context: OperationContext, sink: AnyTable, letter: DeadLetter,
 
 
 async def _refused_id(context: OperationContext, sink: AnyTable, position: int) -> str | None:
-    """Return the id of the event or notice at a position.
+    """Return the ID of the event or notice at a position.
 
     Return None if retention deleted the event or notice at the position.
     """

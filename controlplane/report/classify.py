@@ -330,7 +330,7 @@ class Classifier:
 
 
 def _likely(implied: Implied) -> Target:
-    """Return the likely address of an implied request, with an object id if the base path is a collection."""
+    """Return the likely address of an implied request, with an object ID if the base path is a collection."""
     base = implied.ways[0].base
     below_key = base is not None and is_collection(base)
     for way in implied.ways:
@@ -410,7 +410,7 @@ def _is_property(word: str) -> bool:
 
 
 def _shape(method: str, target: Target) -> str:
-    """Return the path with `{id}` in place of each id.
+    """Return the path with `{id}` in place of each ID.
 
     Return an empty text if the path has several interpretations.
     """

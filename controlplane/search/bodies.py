@@ -77,9 +77,9 @@ class Bodies:
             return Document(org_id, "", position, time_ms, {}, b"")
 
     def named(self, org_ids: Iterable[str], ids: Iterable[str]) -> Iterator[Document]:
-        """Yield the events whose id is one of the given ids.
+        """Yield the events whose ID is one of the given IDs.
 
-        Each id is looked up as given, in lower case and in upper case.
+        Each ID is looked up as given, in lower case and in upper case.
         """
         spelled = {each for text in ids for each in (text, fold(text), text.upper())}
         for org_id in org_ids:

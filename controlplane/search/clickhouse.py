@@ -147,7 +147,7 @@ class ClickHouseIndex:
     async def _prepared(self) -> str:
         """Create the database and the table if they are missing.
 
-        Return the id that distinguishes the table from earlier tables of the same name.
+        Return the ID that distinguishes the table from earlier tables of the same name.
         """
         await self._make_database()
         await self._command(create_table(f"graphward search index, format {FORMAT}, {uuid.uuid4()}"))
@@ -177,7 +177,7 @@ class ClickHouseIndex:
         client.database = self._database
 
     async def _present(self) -> str:
-        """Return the id that distinguishes the existing table from earlier tables of the same name."""
+        """Return the ID that distinguishes the existing table from earlier tables of the same name."""
         comment = (
             "SELECT comment FROM system.tables WHERE database = {database:String} AND name = {table:String}"
         )

@@ -1,4 +1,4 @@
-"""Finds the ids of requests in a pasted text, such as an error body or a log line.
+"""Finds the IDs of requests in a pasted text, such as an error body or a log line.
 
 The code of this module does no I/O itself.
 """
@@ -25,20 +25,20 @@ _LONGEST_ID: Final = 256  # number of characters of an id
 
 
 def ids_in(text: str) -> tuple[str, ...]:
-    """Return the GUIDs, ULIDs and trace ids in a text, each once, in the order of the text."""
+    """Return the GUIDs, ULIDs and trace IDs in a text, each once, in the order of the text."""
     return tuple(dict.fromkeys(_ID.findall(text[:LONGEST_TEXT])))[:MOST_IDS]
 
 
 def whole_id(text: str) -> str | None:
-    """Return the text without quotes and similar characters around it, or None if it can't be an id."""
+    """Return the text without quotes and similar characters around it, or None if it can't be an ID."""
     word = text.strip(_AROUND)
     return word if 0 < len(word) <= _LONGEST_ID and "\n" not in word else None
 
 
 def asks_for_ids(text: str) -> tuple[str, ...]:
-    """Return the ids in the text of a search box.
+    """Return the IDs in the text of a search box.
 
-    If the text of the search box names a field of the filter grammar, the function returns no ids.
+    If the text of the search box names a field of the filter grammar, the function returns no IDs.
     """
     found = ids_in(text)
     if not found:

@@ -137,7 +137,7 @@ class SearchIndex(Protocol):
     async def write(self, events: Sequence[Event], after: int = 0) -> None:
         """Write events to the index. When `write` returns, the events are durable and searchable.
 
-        Writing an event again with the same organisation and id changes nothing. The index logs and skips an
+        Writing an event again with the same organisation and ID changes nothing. The index logs and skips an
         event that can never be indexed. Raise IndexUnavailableError if the index can't accept events now.
         Raise IndexMovedError if the index detects that it lacks events up to the position `after`.
         """

@@ -243,7 +243,7 @@ class Search:
         return rarest if rarest and found[rarest] <= _FEW else ""
 
     def _named_keys(self, part: Part) -> list[int]:
-        """Return the index keys of the events whose event id or request id is one of the requested ids."""
+        """Return the index keys of the events whose event ID or request ID is one of the requested IDs."""
         keys = [key_of(*key) for key in self._named or () if part_of(key[1]) == part.number]
         sql = f"SELECT rowid FROM words_{part.number} WHERE words_{part.number} MATCH ?"  # noqa: S608 - a number
         for expression in filter(None, map(request_tokens, self._query.filter.terms)):

@@ -103,9 +103,9 @@ def is_one_word(term: Term) -> TypeGuard[TextTerm]:
 
 
 def names_of(term: Term) -> tuple[str, ...]:
-    """Return the event ids or request ids that a term of the filter names.
+    """Return the event IDs or request IDs that a term of the filter names.
 
-    The store finds events with these ids by its own index of ids, without the search index.
+    The store finds events with these IDs by its own index of IDs, without the search index.
     """
     if isinstance(term, HasTerm | TextTerm) or term.negated or term.field.name not in ("id", "request"):
         return ()
@@ -114,9 +114,9 @@ def names_of(term: Term) -> tuple[str, ...]:
 
 
 def request_tokens(term: Term) -> str:
-    """Return the FTS5 expression that finds the request ids in a search term, or an empty text.
+    """Return the FTS5 expression that finds the request IDs in a search term, or an empty text.
 
-    If a request id equals the id of its event, the index has no token for the request id.
+    If a request ID equals the ID of its event, the index has no token for the request ID.
     """
     if not isinstance(term, FieldTerm) or term.field.name != "request":
         return ""

@@ -166,7 +166,7 @@ def _in_transaction(job: Callable[[Connection], T], raw: Connection) -> T:
 
 
 def _prepare(raw: Connection) -> str:
-    """Return the incarnation id of the index tables, which is new each time that the tables are created.
+    """Return the incarnation ID of the index tables, which is new each time that the tables are created.
 
     If the database has no index tables of the current format, create the tables.
     """

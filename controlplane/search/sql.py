@@ -68,7 +68,7 @@ class Dialect(Protocol):
 
     @property
     def org(self) -> str:
-        """Column with the id of an event's organisation."""
+        """Column with the ID of an event's organisation."""
 
     @property
     def time(self) -> str:

@@ -299,7 +299,7 @@ def _newest_stored(store: Path) -> int:
 
 @telling_damage()
 def _prepare(db: sqlite3.Connection, store: Path) -> str:
-    """Return the id of the index in the file; each newly created index has a new id.
+    """Return the ID of the index in the file; each newly created index has a new ID.
 
     Create the tables of the index again if the file has no index of this format. If the index has events that
     the store lacks, as after the restore of a backup, also create the tables of the index again. `_prepare`

@@ -168,7 +168,7 @@ class Consumer:
             )
 
     async def _org_ids(self) -> frozenset[str] | None:
-        """Return the ids of the organisations whose events are delivered, or None for all organisations."""
+        """Return the IDs of the organisations whose events are delivered, or None for all organisations."""
         if not self._settings.organisations:
             return None
         return orgs_named(self._settings.organisations, await self._store.orgs())

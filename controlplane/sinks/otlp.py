@@ -159,7 +159,7 @@ def _log_record(event: SinkEvent) -> dict[str, Any]:
 
 
 def _trace_of(trace_id: str, event: SinkEvent) -> Iterator[tuple[str, str]]:
-    """Return the trace and span ids of the event's request, as in the proxy's own spans."""
+    """Return the trace and span IDs of the event's request, as in the proxy's own spans."""
     request = text_of(event.members.get("requestId")).replace("-", "")
     trace_id = trace_id or text_of(event.members.get("parentRequestId")).replace("-", "") or request
     if _TRACE_ID.fullmatch(trace_id):

@@ -58,7 +58,7 @@ class Selection:
 
 
 def orgs_named(wanted: Iterable[str], known: Iterable[Org]) -> frozenset[str]:
-    """Return the ids of the organisations that the settings list by name or by id."""
+    """Return the IDs of the organisations that the settings list by name or by ID."""
     names = set(wanted)
     return frozenset(each.org_id for each in known if {each.org_id, each.name} & names)
 

@@ -1,14 +1,14 @@
-"""The time for which the store keeps a batch id, and the ids that are refused because they are old.
+"""The time for which the store keeps a batch ID, and the IDs that are refused because they are old.
 
 The code of this module does no I/O itself.
 
-The store accepts a batch id only once. After 48 hours, a batch id that was used is refused for ever. A proxy
-of this project makes a batch id as a UUIDv7, which begins with the time at which the id was made. The store
-keeps a UUIDv7 batch id for some days. Later, the store refuses a UUIDv7 batch id because the id contains an
-old time. The store keeps a batch id without a time for years.
+The store accepts a batch ID only once. After 48 hours, a batch ID that was used is refused for ever. A proxy
+of this project makes a batch ID as a UUIDv7, which begins with the time at which the ID was made. The store
+keeps a UUIDv7 batch ID for some days. Later, the store refuses a UUIDv7 batch ID because the ID contains an
+old time. The store keeps a batch ID without a time for years.
 
-No events are lost if a batch arrives for the first time under an id that is too old. After the refusal of a
-batch id, the proxy sends the events of the batch under a new batch id.
+No events are lost if a batch arrives for the first time under an ID that is too old. After the refusal of a
+batch ID, the proxy sends the events of the batch under a new batch ID.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _UUID7: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9
 
 
 def made_ms(batch_id: str) -> int | None:
-    """Return the time in the batch id, which the proxy took from its clock; None if the id has no time."""
+    """Return the time in the batch ID, which the proxy took from its clock; None if the ID has no time."""
     found = _UUID7.fullmatch(batch_id)
     return None if found is None else int(found[1] + found[2], 16)
 
 
 def is_too_old(batch_id: str, now_ms: int) -> bool:
-    """Return True if the time in the batch id is so old that the store refuses the id without a look-up."""
+    """Return True if the time in the batch ID is so old that the store refuses the ID without a look-up."""
     made = made_ms(batch_id)
     return made is not None and made < now_ms - _TAKEN_MS
 
 
 def forget_ms(batch_id: str, accepted_ms: int) -> int:
-    """Return the time from which the store need not keep a batch id that is accepted now.
+    """Return the time from which the store need not keep a batch ID that is accepted now.
 
-    If a clock was ahead when the batch id was made, the store keeps the id until the time in the id is old
+    If a clock was ahead when the batch ID was made, the store keeps the ID until the time in the ID is old
     enough.
     """
     made = made_ms(batch_id)

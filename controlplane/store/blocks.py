@@ -48,14 +48,14 @@ _decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
 
 
 def _kept(body: bytes) -> list[_Kept | None]:
-    """Return the id and time of each event in a block, with None for each purged event."""
+    """Return the ID and time of each event in a block, with None for each purged event."""
     return _decode_kept(unpacked(body))
 
 
 def add_blocks(
     connection: Connection, batch: NewBatch, digest: bytes, chain: Chain, head: Head
 ) -> tuple[int, int]:
-    """Store those events of the batch that have an id which the store does not have yet.
+    """Store those events of the batch that have an ID which the store does not have yet.
 
     Return the number of stored events, and the position of the oldest stored event.
     """
@@ -94,7 +94,7 @@ def add_blocks(
 
 
 def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[int]:
-    """Return the batch indexes of new events: those whose ids the store lacks, once for each id."""
+    """Return the batch indexes of new events: those whose IDs the store lacks, once for each ID."""
     dialect = connection.dialect
     rows = connection.rows(
         f"SELECT id FROM event_ids WHERE org_id = ? AND block >= ? AND id {dialect.among}",  # noqa: S608
@@ -145,7 +145,7 @@ def _texts(body: bytes) -> list[bytes] | None:
 
 
 def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEvent | None:
-    """Return the organisation's event with this id, or None if the store does not have it.
+    """Return the organisation's event with this ID, or None if the store does not have it.
 
     Raise StoreError if the event is in a block that is damaged.
     """
@@ -201,9 +201,9 @@ def _holds_all(connection: Connection, batch: NewBatch) -> bool:
 def hidden_event(
     connection: Connection, org_id: str, position: int, span: tuple[int, int], body: bytes
 ) -> tuple[int, str] | None:
-    """Return the index and id of the block's first event that searches can't find.
+    """Return the index and ID of the block's first event that searches can't find.
 
-    Searches can't find an event if its id is not in the table of ids, or if its time lies outside the block's
+    Searches can't find an event if its ID is not in the table of IDs, or if its time lies outside the block's
     time span. After purges, the stored time span of a block may be wider than the time span of its remaining
     events. `body` is the block's body in its stored form.
     """
@@ -352,8 +352,8 @@ def _purge_damaged(
 ) -> int:  # fmt: skip
     """Delete a damaged block, unless retention may still require the block's latest event.
 
-    The ids of the events in the deleted block remain in the table of ids. To find the ids of a damaged
-    block's events, the store would have to read all ids of the organisation.
+    The IDs of the events in the deleted block remain in the table of IDs. To find the IDs of a damaged
+    block's events, the store would have to read all IDs of the organisation.
     """
     (count, most_ms), (before_ms, latest_ms) = span, ends
     if before_ms <= most_ms <= latest_ms:

@@ -44,7 +44,7 @@ class ChainTables:
         )
 
     async def chained_orgs(self) -> list[str]:
-        """Return the ids of all organisations that have an audit chain.
+        """Return the IDs of all organisations that have an audit chain.
 
         The table `orgs` may lack an organisation that has an audit chain.
         """

@@ -24,7 +24,7 @@ _NOTE_USE: Final = (
 def note_uses(connection: Connection, batch: NewBatch) -> None:
     """Store the last use of each credential that got a token, from the events of a batch.
 
-    The use of an unknown credential id is not stored.
+    The use of an unknown credential ID is not stored.
     """
     used = {use: ms for use, ms in batch.uses.credentials.items() if is_text(use.app_id)}
     if not used:
@@ -41,7 +41,7 @@ def note_uses(connection: Connection, batch: NewBatch) -> None:
 
 
 def _known_ids(connection: Connection, app_ids: Collection[str]) -> set[tuple[str, str]]:
-    """Return the ids of all credentials of the given applications, each with its application's id."""
+    """Return the IDs of all credentials of the given applications, each with its application's ID."""
     chosen = among(connection.dialect, "app_id", app_ids)
     secrets = connection.rows(
         f"SELECT app_id, version FROM app_secrets WHERE {chosen.sql}",  # noqa: S608

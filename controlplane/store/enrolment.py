@@ -163,7 +163,7 @@ def _refusal(connection: Connection, enrolment: Enrolment) -> EnrolmentRefusal |
 
 
 def _enrolled_before(connection: Connection, enrolment: Enrolment, token_id: str) -> str | None:
-    """Return the id of the proxy with the enrolment id, or None if no proxy has this enrolment id."""
+    """Return the ID of the proxy with the enrolment ID, or None if no proxy has this enrolment ID."""
     row = connection.row(
         "SELECT proxy_id FROM proxies WHERE token_id = ? AND enrolment_id = ?",
         (token_id, enrolment.enrolment_id),
@@ -294,7 +294,7 @@ def _free_name(connection: Connection, enrolment: Enrolment) -> str:
     """Return the name for a proxy: the requested name, unless that name is taken.
 
     If the requested proxy name looks like an existing name, the control plane appends enough of the enrolment
-    id to distinguish the two names.
+    ID to distinguish the two names.
     """
     # Only letters of other alphabets look like the letters that an enrolment may use in a name.
     octets = connection.dialect.octets.format("name")

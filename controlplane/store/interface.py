@@ -246,7 +246,7 @@ class Tombstone:
 
 
 class WasDeleted(NotFound):
-    """Error because the given name or id belongs to a deleted object."""
+    """Error because the given name or ID belongs to a deleted object."""
 
     def __init__(self, text: str, dead: Tombstone) -> None:
         super().__init__(text)
@@ -555,7 +555,7 @@ class EndingCredential(NamedTuple):
 class CredentialUses(NamedTuple):
     """Times of the last use of an application's credentials.
 
-    An empty credential id stands for proxies that did not report which credential was used.
+    An empty credential ID stands for proxies that did not report which credential was used.
     """
 
     since_ms: int  # earlier uses were not recorded
@@ -1108,7 +1108,7 @@ class AuditStore(OutboxStore, Protocol):
         """
 
     async def purge_batches(self, now_ms: int, limit: int) -> int:
-        """Remove up to `limit` batch ids that the store need not keep any longer, and return their number."""
+        """Remove up to `limit` batch IDs that the store need not keep any longer, and return their number."""
 
 
 class ArchiveSource(Protocol):
@@ -1118,7 +1118,7 @@ class ArchiveSource(Protocol):
         """Return the next blocks of events after the position to archive together, or None without blocks."""
 
     async def orgs_between(self, after: int, upto: int) -> list[str]:
-        """Return the ids of the organisations whose chains cover blocks between the two positions.
+        """Return the IDs of the organisations whose chains cover blocks between the two positions.
 
         The result includes chains for which retention has deleted all blocks between the positions.
         """
@@ -1181,8 +1181,8 @@ class RegistryStore(Protocol):
     Each change is durable when its method returns. A method that changes a row returns the row after the
     change.
 
-    The `find_` methods return the rows whose id or name is exactly the given reference. The reference of an
-    application can also be its client id. Within an organisation, two objects of one kind never have the same
+    The `find_` methods return the rows whose ID or name is exactly the given reference. The reference of an
+    application can also be its client ID. Within an organisation, two objects of one kind never have the same
     name. If no organisation is given, several rows may have the name.
     """
 
@@ -1220,7 +1220,7 @@ class RegistryStore(Protocol):
         """Return proxies sorted by name: all proxies, or only the proxies that serve the organisation."""
 
     async def hands_of_proxies(self) -> Mapping[str, str]:
-        """Return, by proxy id, the holder of the keys of each proxy that is in use.
+        """Return, by proxy ID, the holder of the keys of each proxy that is in use.
 
         Proxies that enrolled with the same enrolment token count as one holder of keys. A proxy that an
         operator added without an enrolment token is its own holder of keys.
@@ -1341,7 +1341,7 @@ class RegistryStore(Protocol):
 class CredentialStore(Protocol):
     """Storage of the credentials of all applications.
 
-    Client secrets have credential ids too (`controlplane.names.secret_id`). Each method that changes
+    Client secrets have credential IDs too (`controlplane.names.secret_id`). Each method that changes
     something raises NotFound if the application or its credential was deleted.
     """
 
@@ -1388,8 +1388,8 @@ class EnrolmentStore(Protocol):
     ) -> Enrolled | EnrolmentRefusal | TooSoon:
         """Add the proxy that requests an enrolment.
 
-        If a proxy with the same enrolment id exists and has never sent a request, give the new keys to that
-        proxy. `keys_for` makes the keys of a proxy from its proxy id.
+        If a proxy with the same enrolment ID exists and has never sent a request, give the new keys to that
+        proxy. `keys_for` makes the keys of a proxy from its proxy ID.
         """
 
     async def renew_keys(self, renewal: Renewal, keys: NewKeys) -> Enrolled | RenewalRefusal | TooSoon:
@@ -1443,7 +1443,7 @@ class OperatorStore(Protocol):
     async def add_operator(self, operator: Operator) -> None: ...
     async def operators(self) -> list[Operator]: ...
     async def operator(self, reference: str) -> Operator | None:
-        """Return the operator with this id or name. Upper and lower case letters count as equal."""
+        """Return the operator with this ID or name. Upper and lower case letters count as equal."""
 
     async def set_password(self, operator_id: str, password_hash: str | None) -> None:
         """Set the password of an operator, which ends the operator's sessions."""
@@ -1614,7 +1614,7 @@ class InstanceStore(Protocol):
         """
 
     def use_as(self, instance_id: str) -> None:
-        """Set the id of the control plane that uses the store from now on."""
+        """Set the ID of the control plane that uses the store from now on."""
 
     async def note_instance(self, instance: Instance) -> int:
         """Record that the control plane runs, and return the time of the database."""

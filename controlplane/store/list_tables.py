@@ -1,4 +1,4 @@
-"""The lists of the store, page by page: one query for a page's ids, then one for the page's rows."""
+"""The lists of the store, page by page: one query for a page's IDs, then one for the page's rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL, for all database engines, that selects the ids and the order of the rows on one page of a list."""
+"""SQL, for all database engines, that selects the IDs and the order of the rows on one page of a list."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ OPERATORS: Final = Source(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The ids of the rows on a page, and the keys of the next and the previous page."""
+    """The IDs of the rows on a page, and the keys of the next and the previous page."""
 
     ids: tuple[str, ...]
     next: Key | None

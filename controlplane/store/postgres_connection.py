@@ -62,7 +62,7 @@ class _BoolDumper(Int8BinaryDumper):
 class _TextDumper(StrDumper):
     """Converter that sends a text to PostgreSQL, with a mark in place of each NUL character.
 
-    The names and ids that the store keeps never contain a NUL character.
+    The names and IDs that the store keeps never contain a NUL character.
     """
 
     def dump(self, obj: str) -> Any:

@@ -8,7 +8,7 @@ a thread. So an organisation with many waiting jobs does not use up the threads 
 organisations need.
 
 A job runs again only if none of its changes can have been committed. If the database connection is lost
-during the commit, the caller gets a StoreError. The proxy then sends the batch again, and the batch id shows
+during the commit, the caller gets a StoreError. The proxy then sends the batch again, and the batch ID shows
 whether the batch is stored already.
 
 Positions of events come from a sequence, so a transaction may commit after another transaction with higher

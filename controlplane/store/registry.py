@@ -602,7 +602,7 @@ class RegistryTables:
         await self._database.write_even_if_full(job, REGISTRY)
 
     async def _find(self, sql: str, reference: str, org_id: str | None = None) -> list[tuple[Any, ...]]:
-        """Run an SQL statement whose first parameter is the id or name `reference`, and return its rows."""
+        """Run an SQL statement whose first parameter is the ID or name `reference`, and return its rows."""
         if not is_text(reference):
             return []
         return await self._database.fetch(sql, _keys(reference, org_id))

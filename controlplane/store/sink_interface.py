@@ -121,7 +121,7 @@ class ConditionState:
 
 
 class NoticeStore(Protocol):
-    """Storage of notices for operators. Each notice is stored once by its id."""
+    """Storage of notices for operators. Each notice is stored once by its ID."""
 
     async def log_position_noticed(self) -> int:
         """Return the position in the operator log up to which notices were made.

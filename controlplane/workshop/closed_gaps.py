@@ -52,7 +52,7 @@ def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
 
 
 def gap_of_key(rules: CompiledRuleset, method: str, target: Target) -> ClosedGap | None:
-    """Return the policy gap that this release closes by no longer taking an operation's name for an id."""
+    """Return the policy gap that this release closes by no longer taking an operation's name for an ID."""
     for rule_id, pattern, operation in _operations(rules, method, target):
         cause = f"`{rule_id}` no longer takes the operation {operation} for a key"
         return ClosedGap(cause, method, pattern)
@@ -73,7 +73,7 @@ def _operations(rules: CompiledRuleset, method: str, target: Target) -> Iterator
 
 
 def _pattern(path: str) -> str:
-    """Return the path with a parameter for each id, or an empty text if the path cannot be read."""
+    """Return the path with a parameter for each ID, or an empty text if the path cannot be read."""
     try:
         target = canonicalise("/".join("id1" if segment in _ANY else segment for segment in path.split("/")))
     except MalformedTarget:

@@ -57,7 +57,7 @@ def _implied(method: str, target: Target, body: bytes | None) -> list[Implied]:
 def _likely(implied: Implied) -> list[Way]:
     """Return the most likely address, with the first method, of a request that recorded traffic implies.
 
-    If the base path ends with a collection, the path gets an object id after the base path.
+    If the base path ends with a collection, the path gets an object ID after the base path.
     """
     first = implied.ways[0]
     if first.base is None:

@@ -179,7 +179,7 @@ def _names_no_files(segment: str) -> bool:
 def _is_word(word: str) -> bool:
     """Return True if a path segment may be the name of a resource.
 
-    A path segment with other characters than letters may be a file name, an object id or a function call.
+    A path segment with other characters than letters may be a file name, an object ID or a function call.
     """
     return word.isalpha() and (word.isascii() or looks_like(word).isascii())
 

@@ -216,7 +216,7 @@ class Rules:
         """Return the transforms of the filter that results if the rules in `rule_ids` are combined.
 
         Return None if this ruleset did not evaluate the event. This ruleset did not evaluate the event if it
-        lacks a rule with one of these ids, or if none of the rules is a filter.
+        lacks a rule with one of these IDs, or if none of the rules is a filter.
         """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
@@ -259,7 +259,7 @@ class Replay:
         return self.rules.name
 
     def ended_before(self, moment: float) -> tuple[tuple[str, float], ...]:
-        """Return the id and the end time of each draft rule that has ended by `moment`."""
+        """Return the ID and the end time of each draft rule that has ended by `moment`."""
         return tuple((rule_id, end) for rule_id, end in self._endings if end <= moment)
 
     def evaluate(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:

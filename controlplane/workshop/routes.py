@@ -101,7 +101,7 @@ def routes_of(
     limit: int = MAX_REQUESTS,
     root: str = GRAPH_ROOT,
 ) -> RoutesReport:
-    """Return the routes that bypass each rule, or only those that bypass the rule with the id `only`.
+    """Return the routes that bypass each rule, or only those that bypass the rule with the ID `only`.
 
     Without a schema (`model` is None), the function tries only the routes that the rule's path alone reveals.
     If `model` is None, a ruleset with rules about schema elements gets an empty report. `root` is the root

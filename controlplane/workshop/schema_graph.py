@@ -52,7 +52,7 @@ class Path:
     navigations: int = 0
 
     def item(self) -> tuple[str, ...]:
-        """Return the path segments of one object. If the path leads to a collection, append an object id."""
+        """Return the path segments of one object. If the path leads to a collection, append an object ID."""
         return (*self.segments, KEY) if self.many else self.segments
 
     def owner(self) -> tuple[str, ...]:

@@ -679,7 +679,7 @@ def _describe_options(evidence: Evidence) -> Iterator[str]:
 
 
 def _sample(target: Target) -> str:
-    """Return the path and query of a target, without the values of filters, page tokens and ids of shares."""
+    """Return the path and query of a target, without the values of filters, page tokens and IDs of shares."""
     path = _SHARE.sub(r"\1…", target.path)
     query = "" if target.query is None else "?" + _without_values(without_secrets(target.query))
     text = f"{path}{query}"

@@ -71,7 +71,7 @@ class Collector:
     ) -> None:
         """The callback `collected` receives the collected records.
 
-        The callback `collected` also receives the prefix of the request ids of these records.
+        The callback `collected` also receives the prefix of the request IDs of these records.
 
         After a failed pass, the function `collected` receives the records of that pass again.
         """

@@ -208,7 +208,7 @@ class Journal:
     def plan(self, org_id: str, *, max_events: int | None, max_bytes: int) -> Batch | None:
         """Return the batch to send now: the current batch, or a new batch.
 
-        A new batch is saved before the proxy sends the id of the batch.
+        A new batch is saved before the proxy sends the ID of the batch.
         """
         organisation = self._organisation(org_id)
         while not organisation.batches and self._head_file(org_id, organisation) is not None:
@@ -260,14 +260,14 @@ class Journal:
             self._path(org_id, file.first).unlink(missing_ok=True)
 
     def renew(self, org_id: str, batch: Batch) -> None:
-        """Give the events of the batch a new batch id."""
+        """Give the events of the batch a new batch ID."""
         organisation = self._organisation(org_id)
         if organisation.batches and organisation.batches[0].batch_id == batch.batch_id:
             organisation.batches[0] = msgspec.structs.replace(batch, batch_id=new_batch_id())
             self._save()
 
     def split(self, org_id: str, batch: Batch) -> bool:
-        """Replace the batch by two halves with new ids.
+        """Replace the batch by two halves with new IDs.
 
         Return False if the batch cannot be split, because it contains a single event.
         """

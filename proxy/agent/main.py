@@ -295,7 +295,7 @@ class _Agent:
         )
 
     def _proxy_id(self) -> str | None:
-        """Return the id of the proxy whose events this agent collects; None if the id is not known yet."""
+        """Return the ID of the proxy whose events this agent collects; None if the ID is not known yet."""
         return self._sync.proxy_id if self._enrolment is None else self._enrolment.proxy_id
 
     async def _serve_admin(self) -> None:

@@ -31,7 +31,7 @@ _decode_report: Final = msgspec.json.Decoder(ReportResponse).decode
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Outcome: the control plane has stored the batch with this id."""
+    """Outcome: the control plane has stored the batch with this ID."""
 
     count: int
     duplicate: bool
@@ -58,7 +58,7 @@ AuditOutcome = Accepted | Refused | Unproven
 
 
 def audit_outcome(response: Response, batch_id: str) -> AuditOutcome:
-    """Return the outcome that a signed response states for the batch with the id `batch_id`."""
+    """Return the outcome that a signed response states for the batch with the ID `batch_id`."""
     if response.status == 202:
         return _acceptance(response, batch_id)
     return _refusal(response, batch_id)

@@ -170,9 +170,9 @@ def _batch(held: QuarantinedBatch) -> _Batch:
 
 
 def _under_a_new_id(held: QuarantinedBatch) -> QuarantinedBatch:
-    """Give the batch a new id, because the old id was used over 48 hours ago or for other events.
+    """Give the batch a new ID, because the old ID was used over 48 hours ago or for other events.
 
-    The control plane uses the ids of events to recognise events that it already has.
+    The control plane uses the IDs of events to recognise events that it already has.
     """
     body = msgspec.json.encode(_Batch(new_batch_id(), _batch(held).events))
     return msgspec.structs.replace(held, batch=msgspec.Raw(body))

@@ -256,9 +256,9 @@ class Shipper:
         return 0.0
 
     async def _reused(self, delivery: _Delivery, batch: Batch) -> float:
-        """Send the events of the batch under a new batch id.
+        """Send the events of the batch under a new batch ID.
 
-        The control plane already has other events under the old batch id, so the events of this batch would
+        The control plane already has other events under the old batch ID, so the events of this batch would
         be lost.
         """
         self.reused_ids += 1
@@ -270,7 +270,7 @@ class Shipper:
         return await self._renewed(delivery, batch, "control plane has other events under each new batch id")
 
     async def _expired(self, delivery: _Delivery, batch: Batch) -> float:
-        """Send the events under a new batch id, because the old id was used more than 48 hours ago."""
+        """Send the events under a new batch ID, because the old ID was used more than 48 hours ago."""
         return await self._renewed(delivery, batch, "control plane responded with 409 again")
 
     async def _renewed(self, delivery: _Delivery, batch: Batch, if_again: str) -> float:

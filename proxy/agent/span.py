@@ -54,7 +54,7 @@ def characters_of(record: Record) -> int:
 
 
 def export_body(records: Iterable[tuple[Record, int]], source: Source) -> bytes:
-    """Return the export request body for records, each with the request id prefix of its worker."""
+    """Return the export request body for records, each with the request ID prefix of its worker."""
     resource = [_text("service.name", "graphward-proxy"), _text("service.version", VERSION)]
     if source.proxy_id is not None:
         resource.append(_text("service.instance.id", source.proxy_id))
@@ -81,10 +81,10 @@ def _span(record: Record, id_prefix: int, scheme: str) -> dict[str, Any]:
 
 
 def _place_in_trace(record: Record, id_prefix: int, own_id: str) -> dict[str, Any]:
-    """Return the ids of the trace, of the request's span and of the parent span.
+    """Return the IDs of the trace, of the request's span and of the parent span.
 
-    A record always gets the same span ids, so a span that is sent twice counts once. If the caller sent no
-    trace context, the request id becomes the trace id.
+    A record always gets the same span IDs, so a span that is sent twice counts once. If the caller sent no
+    trace context, the request ID becomes the trace ID.
     """
     place: dict[str, Any] = {"spanId": _span_id(own_id)}
     if record.parent is not None:
@@ -113,7 +113,7 @@ def _trace_id(own_id: str) -> str:
 
 
 def _span_id(own_id: str) -> str:
-    """Return the half of a request id that distinguishes requests with the same time."""
+    """Return the half of a request ID that distinguishes requests with the same time."""
     return _trace_id(own_id)[16:]
 
 

@@ -42,7 +42,7 @@ class JournalFile(msgspec.Struct):
 class Batch(msgspec.Struct):
     """A batch of events that the agent has perhaps already sent.
 
-    Once the agent has saved a batch, the id of the batch always stands for the same bytes of events.
+    Once the agent has saved a batch, the ID of the batch always stands for the same bytes of events.
     """
 
     batch_id: str

@@ -98,16 +98,16 @@ decode: Final = msgspec.json.Decoder(Record).decode
 
 
 def request_id(time_ms: int, id_prefix: int, n: int) -> str:
-    """Return the id of the n-th request of a worker process.
+    """Return the ID of the n-th request of a worker process.
 
-    The request id is the same each time that the spool is read.
+    The request ID is the same each time that the spool is read.
     """
     return "%s%010x" % (_beginning_of_ids(time_ms, id_prefix), n & 0xFF_FFFF_FFFF)  # noqa: UP031 - see uuid7
 
 
 @lru_cache(maxsize=64)
 def _beginning_of_ids(time_ms: int, id_prefix: int) -> str:
-    """Return the prefix that all request ids of one worker in one millisecond share."""
+    """Return the prefix that all request IDs of one worker in one millisecond share."""
     return uuid7(time_ms, id_prefix << 40)[:-10]
 
 

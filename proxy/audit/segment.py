@@ -6,10 +6,10 @@ are little-endian.
     0   magic "GWSPOOL1"                  48  u64 ordinal of the first record in the stream
     8   u32 format version                56  u64 created, Unix ms
     12  u32 1 once the segment is in use  64  u32 length of the table
-    16  stream id, 16 bytes               68  u32 crc32 of bytes 16..68 and the table
+    16  stream ID, 16 bytes               68  u32 crc32 of bytes 16..68 and the table
     32  u32 segment number                72  table: JSON object, organisation -> records before this segment
     36  u32 offset of the first record
-    40  u64 id prefix of the worker
+    40  u64 ID prefix of the worker
 
     record: u32 length, u32 crc32(payload, seeded with the ordinal), u64 ordinal, payload, padding to 8 bytes
     end:    u32 mark, u32 END_CHECK

@@ -20,7 +20,7 @@ _OTHER_FILES: Final = 1024  # descriptors for logs, spool and channels
 
 
 def supervisor_of(retention: Path) -> int | None:
-    """Return the process id of the proxy that uses the retention directory; None if no proxy uses it.
+    """Return the process ID of the proxy that uses the retention directory; None if no proxy uses it.
 
     A running proxy holds a lock on its retention directory. The function only reads the kernel's list of
     locks, because even a short attempt to lock the directory could stop a proxy from starting.
@@ -41,7 +41,7 @@ def supervisor_of(retention: Path) -> int | None:
 def ports(settings: Settings, *, supervisor: int | None) -> list[Finding]:
     """Check the listening ports of the proxy.
 
-    `supervisor` is the process id of the running proxy, or None if no proxy runs.
+    `supervisor` is the process ID of the running proxy, or None if no proxy runs.
     """
     running = supervisor is not None
     found = [_port("Proxy.Listen", each, running=running) for each in settings.proxy.listen]

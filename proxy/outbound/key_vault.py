@@ -118,9 +118,9 @@ def _version(found: SecretProperties) -> SecretVersion:
 
 
 def _id_of(version: SecretProperties) -> str:
-    """Return the id of a secret's version in the key vault.
+    """Return the ID of a secret's version in the key vault.
 
-    The version id is written to the log and the health report, so it must be ASCII.
+    The version ID is written to the log and the health report, so it must be ASCII.
     """
     if not version.version or not version.version.isascii():
         raise ValueError("no version")

@@ -25,7 +25,7 @@ class NoMachineToken(AttemptFailed):
 
 @dataclass(frozen=True, slots=True)
 class ManagedIdentity:
-    """Managed identity of this machine: system-assigned, or user-assigned if a client id is given.
+    """Managed identity of this machine: system-assigned, or user-assigned if a client ID is given.
 
     Azure's library uses a pod's federated token instead if the variables of Azure Workload Identity are set.
     """

@@ -161,7 +161,7 @@ def _refuse_many_values(body: bytes) -> None:
 
 
 def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> bytes:
-    """Return the batch with only the sub-requests whose ids are in `keep`.
+    """Return the batch with only the sub-requests whose IDs are in `keep`.
 
     No sub-request in `keep` may depend on a sub-request that is left out.
     """
@@ -188,9 +188,9 @@ def merged_response(
 ) -> bytes:
     """Return the response to the whole $batch, with responses of the upstream and of the proxy.
 
-    `body` is the response that the upstream sent; its array of responses is replaced. `order` has the ids of
-    all sub-requests in the order of the batch. `finished` has the id and the text of each upstream response;
-    the result keeps the order of these responses. `own` maps the id of a sub-request to the text of the
+    `body` is the response that the upstream sent; its array of responses is replaced. `order` has the IDs of
+    all sub-requests in the order of the batch. `finished` has the ID and the text of each upstream response;
+    the result keeps the order of these responses. `own` maps the ID of a sub-request to the text of the
     proxy's own response. Each response in `own` is placed before the upstream response that comes next in
     `order`.
     """
@@ -408,9 +408,9 @@ def _depends_on(entry: _Entry) -> tuple[str, ...]:
 
 
 def _with_known_dependencies(parts: tuple[BatchPart, ...]) -> tuple[BatchPart, ...]:
-    """Return the sub-requests, with each id in `dependsOn` spelled like the `id` that it refers to.
+    """Return the sub-requests, with each ID in `dependsOn` spelled like the `id` that it refers to.
 
-    Microsoft Graph compares ids of sub-requests without regard to letter case.
+    Microsoft Graph compares IDs of sub-requests without regard to letter case.
     """
     ids = {part.id.casefold(): part.id for part in parts}
     if len(ids) < len(parts):

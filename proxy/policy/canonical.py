@@ -119,9 +119,9 @@ class Name(NamedTuple):
     """A name of a resource, in one interpretation of the request target.
 
     In `exact`, None marks a path segment that only a literal segment of a rule can match, never a wildcard
-    for an id. `keys` has the positions of path segments that are certainly object ids: ids in parentheses,
+    for an ID. `keys` has the positions of path segments that are certainly object IDs: IDs in parentheses,
     and files addressed by path. `relations` has the positions of path segments that are certainly relation
-    names, not object ids.
+    names, not object IDs.
     """
 
     folded: tuple[str, ...]
@@ -698,7 +698,7 @@ def _without_dots(variant: _Segments) -> list[_Segments]:
 
     If the order changes the result, the function removes dot segments and empty segments in both orders.
 
-    No object id contains a dot segment. So a rule that blocks or filters applies to a path interpretation
+    No object ID contains a dot segment. So a rule that blocks or filters applies to a path interpretation
     with a dot segment, even if the upstream never uses that interpretation.
     """
     merged = _resolved([text for text in variant.texts if text])
@@ -732,7 +732,7 @@ def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
     combination.
 
     The path `items/x:/permissions/a.txt` names the file `a.txt`, so no rule for permissions may allow it. No
-    wildcard for an id matches the segments `x:` or `root:`. A rule for permissions may block the path
+    wildcard for an ID matches the segments `x:` or `root:`. A rule for permissions may block the path
     `items/x:/permissions/a.txt`.
     """
     forms = []
@@ -808,7 +808,7 @@ def _query_decoded(query: str) -> str:
 def _parameter_aliases(query: str) -> dict[str, str]:
     """Return the values of the query's parameter aliases (`@name=…`).
 
-    A parameter alias may stand for an object id.
+    A parameter alias may stand for an object ID.
 
     The proxy refuses a parameter alias that occurs twice, because its value is ambiguous.
     """

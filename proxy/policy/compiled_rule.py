@@ -68,8 +68,8 @@ class Entry:
     def path_holds(self, name: Name, method: str) -> int:
         """Return whether a resource name matches the rule's path pattern and conditions on path parameters.
 
-        A path segment in the position of an object id can be the name of an operation, and still be an object
-        id. If a path segment may be an object id or an operation name, the result is INDETERMINATE. If the
+        A path segment in the position of an object ID can be the name of an operation, and still be an object
+        ID. If a path segment may be an object ID or an operation name, the result is INDETERMINATE. If the
         path result is INDETERMINATE, a blocking rule applies, but an allowing rule does not.
         """
         if name.relations and any(at in name.relations for at in self.keys):

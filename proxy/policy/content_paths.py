@@ -87,7 +87,7 @@ def _drives_of(name: Name) -> Iterator[int]:
 
 
 def _is_one_item(words: tuple[str, ...]) -> bool:
-    """Return True if the path leads to one drive item by its id, or to a part of that item."""
+    """Return True if the path leads to one drive item by its ID, or to a part of that item."""
     return words[:1] == (ITEMS,) and (len(words) == 2 or (len(words) > 2 and _belongs_to_item(words[2])))
 
 
@@ -107,7 +107,7 @@ def may_open(name: Name, method: str) -> bool:
 
 
 def _is_key(name: Name, at: int) -> bool:
-    """Return True if the segment's position shows that it is an id or a file path, regardless of its text."""
+    """Return True if the segment's position shows that it is an ID or a file path, regardless of its text."""
     return at in name.keys or name.folded[at - 1] == ITEMS
 
 

@@ -39,7 +39,7 @@ class Decision:
 
     @property
     def rule_ids(self) -> tuple[str, ...]:
-        """Ids of all rules that contributed to the verdict, including `rule_id`.
+        """IDs of all rules that contributed to the verdict, including `rule_id`.
 
         Rules that only log are not included, unless the verdict is `log_only`.
         """
@@ -148,7 +148,7 @@ class Lane:
         return _with_logged(decision, logged)
 
     def _with_logged(self, decision: Decision, logged: tuple[str, ...]) -> Decision:
-        """Return the decision together with the ids of the rules that only log.
+        """Return the decision together with the IDs of the rules that only log.
 
         `_with_logged` remembers the combined decision, because the same log rules match many requests.
         """
@@ -517,7 +517,7 @@ def _with_logged(decision: Decision, logged: tuple[str, ...]) -> Decision:
 
 
 def _rules_of_both(first: Decision, second: Decision) -> tuple[str, ...]:
-    """Return the ids of all rules that contributed to two decisions; empty if only one rule contributed."""
+    """Return the IDs of all rules that contributed to two decisions; empty if only one rule contributed."""
     rule_ids = _merged(first.rule_ids, second.rule_ids)
     return rule_ids if len(rule_ids) > 1 else ()
 

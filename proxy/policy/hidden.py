@@ -73,7 +73,7 @@ class HiddenProperties:
 def _leads_to(tail: Path, path: Path) -> bool:
     """Return True if `tail` begins with the property path `path`.
 
-    If the property path contains a collection, `tail` may have an object id after the name of the collection.
+    If the property path contains a collection, `tail` may have an object ID after the name of the collection.
     """
     at = 0
     for index, part in enumerate(path):

@@ -301,9 +301,9 @@ def _implied_below(
     options: Mapping[str, tuple[str, ...]] | None = None,
     document: object = None,
 ) -> Implied:
-    """Return an implied request below the target's address, or below an object id after that address.
+    """Return an implied request below the target's address, or below an object ID after that address.
 
-    The request path does not show if the target's address is a collection of objects with ids.
+    The request path does not show if the target's address is a collection of objects with IDs.
     """
     known = options or {}
     ways: list[Way] = []

@@ -6,8 +6,8 @@
 - Each condition has one of three results. If the result of a condition is INDETERMINATE, the filter removes
   the item. The filter also removes an item without the property that a condition compares, even if `$select`
   left out this property. The filter also removes an item that is not an object.
-- If an entry of a delta response has only an id and `@removed`, each compared property is missing, so the
-  filter removes the entry. Otherwise, the entry could reveal an id that the application must not see.
+- If an entry of a delta response has only an ID and `@removed`, each compared property is missing, so the
+  filter removes the entry. Otherwise, the entry could reveal an ID that the application must not see.
 - The filter removes the count from every document, because the count includes removed items. Links to the
   next page stay in the response, so that paging works; a page without items is possible.
 - An object within an item is not an item. Conditions under `members` apply to the items or the object at the

@@ -115,7 +115,7 @@ class MalformedSegment(ValueError):
 class Aliases:
     """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit for the text inserted into a path.
 
-    An alias of two characters can stand for a long object id. Without the limit, a short path could repeat an
+    An alias of two characters can stand for a long object ID. Without the limit, a short path could repeat an
     alias and so insert a long value many times.
     """
 
@@ -238,7 +238,7 @@ def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
 
     An example of the path is `/root:/a/b:/content`.
 
-    Rules treat a drive item addressed by its path like a drive item addressed by its id. For example, rules
+    Rules treat a drive item addressed by its path like a drive item addressed by its ID. For example, rules
     treat `root:/a/b:/content` and `items/x:/a/b:/content` like `items/{id}/content`.
     """
     opening = next((at for at, text in enumerate(segments) if _opens_file_path(segments, at, text)), None)
@@ -278,8 +278,8 @@ def _moved(places: Iterable[int], by: int) -> list[int]:
 def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
     """Return the segments of a drive item that is addressed by its path.
 
-    Microsoft Graph treats the address `x:/a/b` as one id. In the address `items('x'):/a/b`, the collection
-    name `items` precedes the id.
+    Microsoft Graph treats the address `x:/a/b` as one ID. In the address `items('x'):/a/b`, the collection
+    name `items` precedes the ID.
     """
     call = _CALL.fullmatch(base)
     arguments = _split_arguments(call[2]) if call is not None else None

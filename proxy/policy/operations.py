@@ -1,4 +1,4 @@
-"""Distinguish an operation of a collection from the id of an object in the collection.
+"""Distinguish an operation of a collection from the ID of an object in the collection.
 
 This module has the names of functions and actions that bind to a collection in Microsoft Graph's `$metadata`
 of v1.0.
@@ -40,10 +40,10 @@ _NOT_COLLECTIONS: Final = frozenset(("v1.0", "beta", "me", "root", "manager", "d
 
 
 def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
-    """Return the positions of those wildcards in a path pattern that may match an object id.
+    """Return the positions of those wildcards in a path pattern that may match an object ID.
 
-    A wildcard may match an object id if it follows a literal segment that may be a collection, or a wildcard
-    that cannot match an object id.
+    A wildcard may match an object ID if it follows a literal segment that may be a collection, or a wildcard
+    that cannot match an object ID.
     """
     found: list[int] = []
     for at in range(len(segments)):
@@ -63,9 +63,9 @@ def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
 def operation_at(
     positions: Iterable[int], words: tuple[str, ...], keys: tuple[int, ...], method: str
 ) -> str | None:
-    """Return the first operation that the method can call and that is at the position of an object id.
+    """Return the first operation that the method can call and that is at the position of an object ID.
 
-    The HTTP method must be in capitals. The path segments at the positions in `keys` are object ids, not
+    The HTTP method must be in capitals. The path segments at the positions in `keys` are object IDs, not
     operations. An OData action is always the last segment of a path.
     """
     if method not in FUNCTION_METHODS:

@@ -1,4 +1,4 @@
-"""Distinguish resource names from object ids in a request path, without a schema."""
+"""Distinguish resource names from object IDs in a request path, without a schema."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def shapes_of(method: str, target: Target) -> list[Shaped] | None:
 
 
 def looks_like_id(text: str) -> bool:
-    """Return True if the text looks like an object id, such as a GUID, and not like a resource name.
+    """Return True if the text looks like an object ID, such as a GUID, and not like a resource name.
 
-    Numbers and mail addresses also look like object ids.
+    Numbers and mail addresses also look like object IDs.
     """
     if _NAME.fullmatch(text) is None:
         return True
@@ -149,9 +149,9 @@ def _is_a_word(text: str, folded: str) -> bool:
 
 
 def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
-    """Return True if the segment after `before` is an object id.
+    """Return True if the segment after `before` is an object ID.
 
-    The last segment of a POST request's path may be an action instead of an object id.
+    The last segment of a POST request's path may be an action instead of an object ID.
     """
     if word.startswith("$") or fold(word).startswith("microsoft.graph."):
         return False

@@ -252,9 +252,9 @@ def _ends(asked: Asked) -> list[Shaped]:
 
 
 def _with_extensions(path: Shaped) -> Shaped:
-    """Return the path's shape in which the names of directory extensions count as words, not as ids.
+    """Return the path's shape in which the names of directory extensions count as words, not as IDs.
 
-    The name of a directory extension contains an application's id, but the name as a whole is a property
+    The name of a directory extension contains an application's ID, but the name as a whole is a property
     name.
     """
     words = [
@@ -290,7 +290,7 @@ def _refuse_unlisted(transforms: Transforms, path: Shaped) -> None:
 
 
 def _words(path: Shaped) -> tuple[str, ...]:
-    """Return the words of the path's shape, with a text that names no property in place of each id."""
+    """Return the words of the path's shape, with a text that names no property in place of each ID."""
     return tuple(word or "/" for word in path.shape)
 
 

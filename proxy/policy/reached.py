@@ -82,7 +82,7 @@ def reaches(
     """Return the schema steps of a path after its version segment, up to the first indeterminate step.
 
     `quoted` has the positions of segments in quotes or parentheses. A segment in quotes or parentheses is an
-    object id, never an operation.
+    object ID, never an operation.
     """
     walk = _Walk(model)
     for at, name in enumerate(names):
@@ -176,7 +176,7 @@ class _Walk:
         return Step(ROOT, type_, many, member=root)
 
     def _in_collection(self, name: str) -> Step:
-        """Interpret the path segment as an operation, a cast or an object id, in this order."""
+        """Interpret the path segment as an operation, a cast or an object ID, in this order."""
         simple = _called(name)
         number = self._model.name_id(simple.rpartition(".")[2])
         if number >= 0:

@@ -636,7 +636,7 @@ def _is_searched(pattern: Pattern, wanted: Searched) -> bool:
 
 
 def _may_hold(segments: Sequence[str | None], holders: Set[str]) -> bool:
-    """Return True if the path may end with a name from `holders`, or with such a name and an object id."""
+    """Return True if the path may end with a name from `holders`, or with such a name and an object ID."""
     last, before = (segments[-1], segments[-2]) if len(segments) > 1 else (None, None)
     if len(segments) < 2 or last in holders:
         return True

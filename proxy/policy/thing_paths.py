@@ -128,7 +128,7 @@ def _member_held(things: Things, member: int, owner: int) -> int:
 
 
 def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
-    """Return True if the next step is an object id or a type cast, which selects some objects of the step."""
+    """Return True if the next step is an object ID or a type cast, which selects some objects of the step."""
     return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
 
 
@@ -291,7 +291,7 @@ def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
 def step_number(path: ReachedPath, at: int) -> int:
     """Return the number that a path's step has in texts for people.
 
-    Object ids, casts and options do not count as steps, because each of them is part of the preceding step.
+    Object IDs, casts and options do not count as steps, because each of them is part of the preceding step.
     """
     parts = (KEY, CAST, OPTION)
     return sum(step.kind not in parts for step in path.steps[: at + 1])

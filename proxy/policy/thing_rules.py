@@ -202,7 +202,7 @@ class ThingRules:
         """Return a number from 0 to 2 for how well the schema describes an implied path.
 
         The fit of an implied path is 2 if the schema has each step of the path, and 1 if the schema does not
-        describe the path. The fit of an implied path is 0 if the schema expects an object id at a position
+        describe the path. The fit of an implied path is 0 if the schema expects an object ID at a position
         where the path has a relation.
         """
         found = self._schemas.of(name.folded)

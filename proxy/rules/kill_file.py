@@ -3,8 +3,8 @@
 The emergency stop file works also while the control plane is unreachable.
 
     # who, when and why
-    app hr-sync          by id, client id or name
-    org Contoso          by id or name
+    app hr-sync          by ID, client ID or name
+    org Contoso          by ID or name
 
 An emergency stop file without a line for an application or organisation, or with the line `all`, stops
 everything. An unreadable emergency stop file, or an invalid line in the file, also stops everything,
@@ -32,7 +32,7 @@ _MAX_BYTES: Final = 1024 * 1024
 class KillOrder:
     """Content of the emergency stop file, with the names as the author of the file wrote them.
 
-    The rules, and not the emergency stop file, assign an id to each name in the file.
+    The rules, and not the emergency stop file, assign an ID to each name in the file.
     """
 
     everything: bool = False
@@ -41,9 +41,9 @@ class KillOrder:
     problem: str = ""  # why an unreadable or invalid file stops everything
 
     def stops(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Stops:
-        """Return the ids of the applications and organisations that the emergency stop file stops.
+        """Return the IDs of the applications and organisations that the emergency stop file stops.
 
-        `orgs` maps organisation ids to their names. If several organisations or applications have a name that
+        `orgs` maps organisation IDs to their names. If several organisations or applications have a name that
         the file contains, the file stops all of them.
         """
         if self.everything:

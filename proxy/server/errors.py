@@ -100,7 +100,7 @@ class MalformedBody(ValueError):
 def blocked_by(rule_id: str) -> str:
     """Return the error message for a request that the rule `rule_id` blocks.
 
-    The id `default` stands for the verdict if no rule matches.
+    The ID `default` stands for the verdict if no rule matches.
     """
     if rule_id == "default":
         return "Graphward blocked this request: no rule allows it (default)."

@@ -17,7 +17,7 @@ class Application(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """Upstream identities in the settings: identity names by client id and by organisation id."""
+    """Upstream identities in the settings: identity names by client ID and by organisation ID."""
 
     names: tuple[str, ...] = (DEFAULT_IDENTITY,)  # names of all identities
     by_application: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Assignments:
     def unknown(self, organisations: Iterable[str], applications: Iterable[Application]) -> list[str]:
         """Return the organisations and applications that the settings name but that do not exist.
 
-        With a misspelled id, the application would get a different upstream identity than the operator
+        With a misspelled ID, the application would get a different upstream identity than the operator
         intended.
         """
         orgs, clients = set(organisations), {each.client_id for each in applications}

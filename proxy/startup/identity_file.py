@@ -38,7 +38,7 @@ class Keys(msgspec.Struct, frozen=True, rename="camel"):
 class Enrolling(msgspec.Struct, frozen=True, rename="camel", tag="enrolling", tag_field="state"):
     """State of the proxy's identity before the control plane's response to the enrolment request.
 
-    The id of the enrolment request is stored before the request is sent, so that a lost response does not
+    The ID of the enrolment request is stored before the request is sent, so that a lost response does not
     create a second proxy.
     """
 
@@ -58,7 +58,7 @@ class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_
 class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_field="state"):
     """State of the proxy's identity before the control plane's response to the key renewal request.
 
-    The proxy may already have sent the key renewal request whose id is `renewal_id`.
+    The proxy may already have sent the key renewal request whose ID is `renewal_id`.
     """
 
     keys: Keys

@@ -56,7 +56,7 @@ class Child:
     _patience: float = field(default=START_SECONDS, init=False)
 
     def has_started(self, pid: int, ready_fd: int, now: float) -> None:
-        """Store the id of the started process, and the pipe that the process writes to when it is ready."""
+        """Store the ID of the started process, and the pipe that the process writes to when it is ready."""
         self.state, self.pid, self.started, self.ready_fd = ChildState.STARTING, pid, now, ready_fd
         self.draining_since = None
         self._alive_at, self._silent, self._patience = 0, 0.0, START_SECONDS

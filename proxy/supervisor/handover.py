@@ -1,4 +1,4 @@
-"""Handover to another version of the proxy by exec, which keeps process id, sockets, lock and children.
+"""Handover to another version of the proxy by exec, which keeps process ID, sockets, lock and children.
 
 The supervisor checks the new version in a separate process, and executes the new version only if the check
 succeeds. The proxy refuses no connection during a handover to another version. The old workers continue to
@@ -45,7 +45,7 @@ class OldChild(msgspec.Struct, frozen=True):
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """File descriptors and process ids that stay valid across the exec of a new version."""
+    """File descriptors and process IDs that stay valid across the exec of a new version."""
 
     lock: int
     listeners: dict[str, list[int]]  # descriptors per address, as the settings spell it
@@ -91,7 +91,7 @@ def become_new_version(handover: Handover) -> None:
 
 
 def start_check(own: Own) -> int:
-    """Start `--check` of the installed version and return its process id.
+    """Start `--check` of the installed version and return its process ID.
 
     The `--check` process prints its problems to standard error. Raise OSError if the interpreter is missing
     or no process can be created.

@@ -1,4 +1,4 @@
-"""Definitions for audit events: the fields, all reasons, the id and the time format."""
+"""Definitions for audit events: the fields, all reasons, the ID and the time format."""
 
 from datetime import UTC, datetime
 from functools import lru_cache

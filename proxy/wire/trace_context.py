@@ -38,9 +38,9 @@ def trace_of(traceparent: bytes) -> str | None:
 
 
 def trace_id_in(trace: str) -> str:
-    """Return the trace id in a trace text.
+    """Return the trace ID in a trace text.
 
-    The trace text either comes from `trace_of` or is only a trace id.
+    The trace text either comes from `trace_of` or is only a trace ID.
     """
     return trace[:_TRACE_ID]
 
@@ -48,7 +48,7 @@ def trace_id_in(trace: str) -> str:
 def parent_in(trace: str) -> TraceParent:
     """Split a text that `trace_of` returned into its parts.
 
-    A text that is only a trace id counts as sampled, because its flags are unknown.
+    A text that is only a trace ID counts as sampled, because its flags are unknown.
     """
     trace_id, _, rest = trace.partition("-")
     span_id, _, flags = rest.partition("-")

@@ -190,7 +190,7 @@ def _in_force(credentials: Sequence[C], now: float) -> list[C]:
 
 
 def _is_named(credential: PublicKey, assertion: Assertion) -> bool:
-    """Return False if the assertion names a key id or thumbprint that `credential` does not have."""
+    """Return False if the assertion names a key ID or thumbprint that `credential` does not have."""
     own_id = credential.key.get("kid")
     if assertion.key_id is not None and own_id is not None and own_id != assertion.key_id:
         return False
@@ -211,5 +211,5 @@ def _given_keys(jwks: dict[str, Any]) -> list[Jwk]:
 
 
 def _only(credentials: Sequence[PublicKey] | Sequence[Federated]) -> str | None:
-    """Return the id of the only credential. Return None if there are several credentials."""
+    """Return the ID of the only credential. Return None if there are several credentials."""
     return credentials[0].id if len(credentials) == 1 else None

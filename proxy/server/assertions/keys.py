@@ -28,11 +28,11 @@ Jwk = Mapping[str, Any]
 
 
 def named_keys(keys: Sequence[Jwk], assertion: Assertion) -> list[Jwk]:
-    """Return the keys that may verify the assertion: keys with the assertion's key id or without a key id.
+    """Return the keys that may verify the assertion: keys with the assertion's key ID or without a key ID.
 
-    If the assertion has no key id, return all `keys`.
+    If the assertion has no key ID, return all `keys`.
 
-    If every key has a key id that differs from the assertion's key id, return an empty list.
+    If every key has a key ID that differs from the assertion's key ID, return an empty list.
     """
     key_id = assertion.key_id
     return [key for key in keys if key_id is None or key.get("kid") in (None, key_id)]

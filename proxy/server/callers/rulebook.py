@@ -1,4 +1,4 @@
-"""Build a worker's compiled rules from a snapshot: the applications by client id, each with its ruleset."""
+"""Build a worker's compiled rules from a snapshot: the applications by client ID, each with its ruleset."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Caller:
         return min(ends, default=None)
 
     def credential_in_force(self, credential_id: str, now: float) -> Credential | None:
-        """Return the application's credential with the id `credential_id`.
+        """Return the application's credential with the ID `credential_id`.
 
         Return None if the credential was removed or has expired.
         """

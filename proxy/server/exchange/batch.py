@@ -414,7 +414,7 @@ def _says_of_every_part(status: int | None) -> bool:
 
 
 def _trace_in(headers: Iterable[tuple[str, str]]) -> str | None:
-    """Return trace id, span id and flags of a sub-request's `traceparent`, if exactly one is present."""
+    """Return trace ID, span ID and flags of a sub-request's `traceparent`, if exactly one is present."""
     values = [value for name, value in headers if name.lower() == "traceparent"]
     return trace_of(values[0].encode("utf-8", "replace")) if len(values) == 1 else None
 

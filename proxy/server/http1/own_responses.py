@@ -45,7 +45,7 @@ def json_response(
 
 
 def id_fields(request_id: str, client_request_id: str | None) -> bytes:
-    """Return the header fields by which Graph identifies a request, such as its request id."""
+    """Return the header fields by which Graph identifies a request, such as its request ID."""
     fields = b"request-id: %b\r\n" % request_id.encode("ascii")
     repeated = _repeated(client_request_id)
     if repeated is not None:
@@ -66,9 +66,9 @@ def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> 
 
 
 def _repeated(client_request_id: str | None) -> str | None:
-    """Return the request id that a client sent, if a response may repeat this id.
+    """Return the request ID that a client sent, if a response may repeat this ID.
 
-    Return None if the id is too long for a response, or has characters other than printable ASCII.
+    Return None if the ID is too long for a response, or has characters other than printable ASCII.
     """
     own = client_request_id
     return own if own and len(own) <= _LONGEST_CLIENT_ID and own.isascii() and own.isprintable() else None

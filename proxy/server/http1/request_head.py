@@ -174,7 +174,7 @@ class RequestHead:
 
     @property
     def trace(self) -> str | None:
-        """The caller's trace id, span id and flags, if the request has one valid `traceparent`."""
+        """The caller's trace ID, span ID and flags, if the request has one valid `traceparent`."""
         value = self.fields.traceparent
         return None if value is None else trace_of(value)
 

@@ -194,7 +194,7 @@ class PendingEvent:
         return min(_RECORD_BYTES + own, MAX_RECORD)
 
     def request_id(self, context: Context) -> str:
-        """Return the id of the audit event. Error responses contain the same id as `request-id`."""
+        """Return the ID of the audit event. Error responses contain the same ID as `request-id`."""
         return request_id(self.time_ms, context.spool.id_prefix, self.number)
 
     @property

@@ -44,7 +44,7 @@ def client_credentials_form(content_type: bytes | None, body: bytes) -> dict[str
 
 
 def id_and_secret(form: dict[str, str], authorization: bytes | None) -> tuple[str, str]:
-    """Return client id and client secret, either from HTTP Basic or from the form. Raise OAuthError."""
+    """Return client ID and client secret, either from HTTP Basic or from the form. Raise OAuthError."""
     if authorization is not None and is_basic(authorization):
         if "client_secret" in form:
             raise OAuthError(
@@ -82,9 +82,9 @@ def _parse_form(content_type: bytes | None, body: bytes) -> dict[str, str]:
 
 
 def _parse_basic(encoded: bytes) -> tuple[str, str]:
-    """Return client id and client secret from HTTP Basic credentials (RFC 7617).
+    """Return client ID and client secret from HTTP Basic credentials (RFC 7617).
 
-    The client id and the secret are form-encoded, as RFC 6749 §2.3.1 requires.
+    The client ID and the secret are form-encoded, as RFC 6749 §2.3.1 requires.
     """
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode("utf-8")

@@ -133,7 +133,7 @@ class TokenRequest:
     def count_refusal(self) -> None:
         """Count a client's proof of identity that the token endpoint refused.
 
-        If no application in the rules has the client id, log the refusal.
+        If no application in the rules has the client ID, log the refusal.
         """
         values = self.context.counters.values
         if self.pending.caller is None:
@@ -164,7 +164,7 @@ class TokenRequest:
 
         A client without the private key cannot guess a proof of possession.
 
-        The failure counts only against the client's address. If the failure counted against the client id,
+        The failure counts only against the client's address. If the failure counted against the client ID,
         attackers could block the client's correct secrets.
         """
         wait = self.wait_of_address()
