@@ -72,7 +72,7 @@ def _id(kind: int, number: int) -> str:
 def fill(path: Path, now_ms: int) -> None:
     """Write organisations and other rows directly into the store's tables.
 
-    The operations would take minutes.
+    The operations of the control plane would take minutes to add the same rows.
     """
     names = [f"org-{number:04d}" for number in range(ORGS)]
     yaml = "version: 1\nname: hr\ndefault: block\nrules: []\n"

@@ -103,7 +103,7 @@ def one_run(
 ) -> tuple[float, float, float, float]:
     """Return the CPU seconds and elapsed seconds of one run.
 
-    They are counted until the last response, and until a search finds all events.
+    The seconds are counted until the last response, and until a search finds all events.
     """
     config = directory / "controlplane.toml"
     config.write_text(

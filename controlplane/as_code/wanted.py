@@ -1,8 +1,8 @@
 """Organisations, applications and other objects that a configuration directory requests, as plain values.
 
-In such a value, an attribute is None if the configuration omits the key of the attribute. If the
-configuration omits a list, a plan does not add, change or delete any entry of the list. If the configuration
-omits a state such as `enabled`, a plan does not change this state.
+If the configuration omits a key, the corresponding attribute of the object is None. If the configuration
+omits a list, a plan does not add, change or delete any entry of the list. If the configuration omits a state
+such as `enabled`, a plan does not change this state.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class SecretFiles:
     def require_place(self) -> None:
         """Raise CommandFailed if the secret files can't be written.
 
-        The cause is a missing directory, missing space, or a file that would be replaced.
+        The files can't be written if the directory or disk space is missing, or if a file would be replaced.
         """
         from tempfile import TemporaryDirectory
 

@@ -191,7 +191,7 @@ async def _difference(
 async def _require_visible(context: OperationContext, actor: Actor, wanted: Wanted) -> None:
     """Raise Forbidden if the actor can't see everything that the plan compares.
 
-    Without this check, a plan would treat an object that the actor can't see as a new object.
+    A plan would treat an existing object that the actor can't see as a new object.
     """
     if actor.sees is None:
         return

@@ -288,7 +288,10 @@ def _credential_steps(change: Change, app: WantedApp) -> Iterator[Step]:
 
 
 def _facts(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that identify a credential in a plan. These facts never change."""
+    """Return the facts that identify a credential in a plan.
+
+    The facts that identify a credential never change.
+    """
     return {name: value for name, value in shown.items() if name not in ("id", "ends")}
 
 

@@ -190,7 +190,7 @@ async def add_key(context: OperationContext, actor: Actor, request: AddKey) -> A
 def _require_few_unnamed(app: App, now_ms: int) -> None:
     """Raise Conflict if the app has too many public keys without a key ID.
 
-    A proxy would have to try each of these keys for an assertion.
+    For an assertion, a proxy would have to try each key that has no key id.
     """
     keys = [
         msgspec.json.decode(each.pins)
@@ -275,7 +275,7 @@ async def remove(context: OperationContext, actor: Actor, request: CredentialRef
 
 
 def state_at(ends_ms: int | None, now_ms: int) -> State:
-    """Return the state of a credential at `now_ms`: `valid`, `soon` (it expires soon) or `ended`.
+    """Return the state (`valid`, `soon` or `ended`) of a credential at the time `now_ms`.
 
     The end time decides the state of client secrets, public keys, certificates and federated credentials
     alike.

@@ -187,7 +187,7 @@ class Search:
     def _asked_of(self, part: Part) -> tuple[_Source, list[Condition], list[Term]]:
         """Return the SQL source of candidate events, the SQL conditions on its rows, and some search terms.
 
-        These search terms can be tested only on the texts of the events.
+        The returned search terms can be tested only on the texts of the events.
         """
         codes = self._reader.codes(part.number)
         source, told, is_by_tokens = self._source(part, codes)
@@ -325,7 +325,7 @@ def _order(each: _Row) -> Key:
 
 
 def span(reader: Reader, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
-    """Return the times of the oldest and newest events of these organisations in the search index."""
+    """Return the times of the oldest and newest events of the organisations in the search index."""
     spans = []
     for part in read_parts(reader.db, [*reader.orgs(org_ids)]):
         sql = f"SELECT {time_column()} FROM rows_{part.number} WHERE key IN (?, ?)"  # noqa: S608 - a number

@@ -72,7 +72,7 @@ class Tokens:
         return Tokens(tuple(dict.fromkeys((*self.words, rare))), (), self.excluded)
 
     def expression(self, orgs: Sequence[int]) -> str:
-        """Return the FTS5 expression that finds events of these organisations.
+        """Return the FTS5 expression that finds events of the organisations in `orgs`.
 
         Return "" if the filter and the organisations require no token.
         """

@@ -68,8 +68,9 @@ _VALUES: Final = ", ".join("?" * (len(COLUMNS) + 1))
 def telling_damage() -> Iterator[None]:
     """Raise DatabaseError if the content of the search index is unreadable.
 
-    The index writer stores only readable content. Unreadable content therefore means that the disk has
-    damaged the index. For other damage of the file, SQLite raises DatabaseError without this function.
+    The index writer stores only readable content. Unreadable content of the index therefore means that the
+    disk has damaged the index. For other damage of the file, SQLite raises DatabaseError without this
+    function.
     """
     try:
         yield
@@ -340,8 +341,8 @@ def _purge_part(
 def _remove(db: sqlite3.Connection, part: Part, org: int, rows: Sequence[Sequence[Any]]) -> None:
     """Remove the rows of some events from an index part, but keep the FTS5 tokens of these events.
 
-    The FTS5 tokens of a removed event belong to no row. The tokens disappear when the whole index part is
-    removed.
+    The FTS5 tokens of a removed event belong to no row. The tokens of a removed event stay until the whole
+    index part is removed.
     """
     keys, *columns = zip(*rows, strict=True)
     ((count, newest),) = db.execute(

@@ -141,7 +141,7 @@ def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
     """Return the record of the chain link that directly follows the last verified link.
 
-    Find this link by its content, because an attacker may have changed its number.
+    Compare the links by content, because an attacker may have changed the number of the next link.
     """
     with each_link(connection, org_id) as links:
         for link in links:

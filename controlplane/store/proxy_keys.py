@@ -144,8 +144,8 @@ def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends
 
     The control plane accepts the previous keys until `old_ends_ms`. If `old_ends_ms` is None, the previous
     keys are refused at once. If the previous keys were never used and still older keys are accepted, the
-    older keys are accepted until `old_ends_ms`. Because of this early expiry, the control plane never accepts
-    more than two pairs of keys of a proxy.
+    older keys are accepted until `old_ends_ms`. The control plane therefore never accepts more than two pairs
+    of keys of a proxy.
     """
     if old_ends_ms is None:
         connection.run("DELETE FROM ending_keys WHERE proxy_id = ?", (proxy_id,))

@@ -660,7 +660,7 @@ def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
     """Build the proxies from database rows.
 
     Each row contains a proxy and one of its organisations, or None for a proxy without organisations. The
-    proxies have the order of their first rows.
+    returned proxies have the order of their first rows in `rows`.
     """
     org_ids: dict[Row, list[str]] = {}
     for *proxy, org_id in rows:

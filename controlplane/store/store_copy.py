@@ -3,8 +3,8 @@
 Large tables are copied first, in the order of their keys, in many transactions. The last key of a table in
 the PostgreSQL database shows where an interrupted copy continues. The small tables are copied together in one
 transaction. The table `store_copy` marks a database as unfinished, so that no control plane opens it. The
-mark in `store_copy` also describes the state of the SQLite file when the copy began. Because of this
-description, an interrupted copy can't continue with a different or changed SQLite file.
+mark in `store_copy` also describes the state of the SQLite file when the copy began. An interrupted copy can
+therefore continue only with the same, unchanged SQLite file.
 """
 
 from __future__ import annotations

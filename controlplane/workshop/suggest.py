@@ -120,11 +120,10 @@ class Evidence:
     def filter(self, *, is_general: bool) -> Filter | None:
         """Return a filter that shows no more data than the recorded responses.
 
-        Return None if no filter is needed.
+        Return None if the recorded responses need no filter.
 
         If a pattern stands for several resources and only some responses were filtered, the filter applies to
-        all these resources. The reason is that a path pattern cannot exclude single resources from the
-        filter.
+        all these resources. A path pattern cannot exclude a single resource from the filter.
         """
         if self.hidden is None or (self.whole and not is_general):
             return None

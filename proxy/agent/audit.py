@@ -185,7 +185,8 @@ class Audit:
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:
         """Return the journal's status and the backlog.
 
-        The third value is the reason why the backlog may be outdated, or None if the backlog is current.
+        The third returned value is the reason why the backlog may be outdated, or None if the backlog is
+        current.
 
         This method never raises OSError: if the disk fails, the caller still has to report the failure.
         """

@@ -3,8 +3,8 @@
 A firewall, a gateway or a captive portal between proxy and control plane may respond with any status. A
 response without proof of its sender never deletes an event and never changes a state. Only a signed response
 that names the batch can delete this batch's events or change a state (`[Audit] RequireSignedResponse`). The
-signature covers the body of the response and not the status line. The body alone therefore proves what the
-control plane did.
+signature covers the body of the response and not the status line. Only the response body therefore proves
+what the control plane did.
 """
 
 from dataclasses import dataclass

@@ -320,9 +320,8 @@ class Sync:
     def _is_proved(self, held: Snapshot, response: Response) -> bool:
         """Return True if the signature of the 304 response is sufficient proof that the rules are unchanged.
 
-        A control plane that signs the version in each 304 response stated this in an earlier signed response.
-        An intermediary can't remove this statement from the earlier response, because that response is
-        signed.
+        An earlier signed response states if the control plane signs the version in its 304 responses. An
+        intermediary can't remove the statement, because the response with the statement is signed.
         """
         if not response.is_signed:
             return False
@@ -405,7 +404,7 @@ class Sync:
     def _latest(self) -> datetime:
         """Return the latest time that the field `generatedAt` of a sync response may have.
 
-        If the clocks of proxy and control plane differ by more than this tolerance, the proxy's signed
+        If the clocks of the proxy and the control plane differ by more than `_LEAD`, the proxy's signed
         request already fails.
         """
         return datetime.fromtimestamp(self._clock(), UTC) + _LEAD
@@ -476,9 +475,9 @@ class Sync:
         """Parse every delivered ruleset, except a ruleset whose text is already active.
 
         If a ruleset can't be read, the active version of this ruleset stays. The agent applies the rest of
-        the sync response. Rules of one organisation that this release can't read must not block another
-        organisation's secrets, rules or applications. Raise SyncRefused if no ruleset can be read and no
-        ruleset was active before.
+        the sync response even if one ruleset can't be read. Rules of one organisation that this release can't
+        read must not block another organisation's secrets, rules or applications. Raise SyncRefused if no
+        ruleset can be read and no ruleset was active before.
         """
         held = self._held_rulesets()
         # An earlier release may have interpreted the text differently.

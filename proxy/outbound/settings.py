@@ -97,7 +97,7 @@ def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
 def _refuse_unusable(variable: str, proxy_url: str) -> None:
     """Raise SettingsError if an environment variable such as `HTTPS_PROXY` is not a valid proxy URL.
 
-    If the program ignored the variable, its connections would take an unintended route.
+    If the program ignored an unusable proxy variable, its connections would take an unintended route.
     """
     if proxy_url:
         try:

@@ -1,6 +1,6 @@
 """Find request paths whose responses contain download addresses.
 
-With such an address, a client opens content without a token.
+A client can open content with a download address, without a token.
 """
 
 from __future__ import annotations

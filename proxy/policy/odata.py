@@ -81,8 +81,8 @@ _EMPTY_PARENTHESES_REVERSED: Final = re.compile(r"(?:\)\( *)+")
 class Part(NamedTuple):
     """A segment of a path, in the forms that rules compare.
 
-    If `exact` is None, no wildcard in a rule matches the path segment. Only a literal segment in a rule
-    matches such a path segment.
+    If `exact` is None, no wildcard in a rule matches the path segment. A path segment without `exact` matches
+    only the literal segments of rules.
     """
 
     folded: str
@@ -93,7 +93,7 @@ class Part(NamedTuple):
 class Meaning(NamedTuple):
     """One interpretation of a path segment, with the names that the segment can have in it.
 
-    Each name has zero, one or two parts.
+    Each name of a path segment has zero, one or two parts.
     """
 
     kind: int
@@ -115,8 +115,8 @@ class MalformedSegment(ValueError):
 class Aliases:
     """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit for the text inserted into a path.
 
-    An alias of two characters can stand for a long object ID. Without the limit, a short path could repeat an
-    alias and so insert a long value many times.
+    An alias of two characters can stand for a long object ID. Without a limit for inserted text, a short path
+    could repeat an alias and so insert a long value many times.
     """
 
     __slots__ = ("_room", "_values")
@@ -178,7 +178,7 @@ def ligatures(text: str) -> int:
 def trimmed(text: str) -> str:
     """Remove invisible characters and outer spaces from a path segment, and remove `()` at its end.
 
-    Keep the parentheses of a function call.
+    Keep the empty parentheses of a function call, such as `delta()`.
     """
     text = _visible(text).strip(" ")
     if _BARE_CALL.fullmatch(text) is not None:
@@ -236,7 +236,7 @@ class ColonForm(NamedTuple):
 def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
     """Return the forms in which rules can name a path with file paths between colons.
 
-    An example of the path is `/root:/a/b:/content`.
+    An example of a path with a file path between colons is `/root:/a/b:/content`.
 
     Rules treat a drive item addressed by its path like a drive item addressed by its ID. For example, rules
     treat `root:/a/b:/content` and `items/x:/a/b:/content` like `items/{id}/content`.

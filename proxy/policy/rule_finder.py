@@ -192,7 +192,7 @@ class RuleFinder:
     def plan_of_search(self, searched: str) -> Plan:
         """Return the evaluation plan with all rules that block or filter objects that a search may find.
 
-        The found objects may belong to any owner.
+        The objects that a search finds may belong to any owner.
         """
         found = self._wanted(SEARCHED.get(searched) or Searched(frozenset((searched, f"{searched}s"))))
         for index, transforms in self.things.finds(searched):

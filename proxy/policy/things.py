@@ -59,8 +59,8 @@ class Resolver:
     def searched(self, entity_type: str) -> list[tuple[int, int]]:
         """Return the schema types that a Microsoft Search request finds for a folded entity type.
 
-        Each result is a type and a member index. The index is -1 if the search finds objects of the type, and
-        not values of a member.
+        Each item of the result is a pair of a type index and a member index. The member index is -1 if the
+        search finds objects of the type instead of values of a member.
         """
         found: list[tuple[int, int]] = []
         for known, names in self.facts.search_types.items():
@@ -130,7 +130,7 @@ class Resolver:
     def _elsewhere(self, types: frozenset[int]) -> Iterator[int]:
         """Yield relations that never lead to objects of the given types.
 
-        The target that the schema declares for each of these relations is a base type of the given types.
+        The schema declares a base type of `types` as the target of each yielded relation.
         """
         for name, targets in self.facts.targets.items():
             found = [type_ for target in targets for type_ in self.types_of(target)]
@@ -141,7 +141,7 @@ class Resolver:
     def _parts(self, types: frozenset[int], members: dict[int, Member]) -> Iterator[Part]:
         """Yield the properties that a rule hides within objects.
 
-        The paths of these objects do not name the properties.
+        The paths of the objects do not name the hidden properties.
         """
         model = self.model
         rare = {member for name in self.facts.on_request for _, member in self.members_of(name)}

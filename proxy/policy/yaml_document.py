@@ -144,7 +144,10 @@ def spelled(where: Where) -> str:
 
 
 def problem(mark: Mark, where: Where, message: str) -> Problem:
-    """Return a problem with escaped and shortened texts. Each alias can repeat a very long text."""
+    """Return a problem with escaped and shortened texts.
+
+    Each alias of a YAML document can repeat a very long text.
+    """
     return (*mark, escaped(spelled(where)), cut(escaped(message)))
 
 

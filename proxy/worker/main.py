@@ -593,7 +593,7 @@ class Worker:
 def _threads(count: int) -> ThreadPoolExecutor:
     """Return a thread pool after all threads of the pool have started.
 
-    The pool never has to create a thread later, when the creation could fail.
+    The thread pool never has to create a thread later, when the creation could fail.
     """
     executor = ThreadPoolExecutor(count, thread_name_prefix="worker")
     all_there = threading.Event()

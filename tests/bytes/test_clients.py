@@ -440,7 +440,7 @@ async def test_a_chunked_body_of_tiny_chunks_passes_as_fast_as_it_comes(tmp_path
 async def test_chunks_that_are_more_framing_than_content_are_refused(tmp_path: Path) -> None:
     """The proxy refuses a body of very small chunks.
 
-    Each chunk needs as much work as thousands of body bytes.
+    Each chunk of a body costs the proxy as much work as thousands of body bytes.
     """
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         head = proxy.request("/v1.0/a", "PUT", b"Transfer-Encoding: chunked\r\n")

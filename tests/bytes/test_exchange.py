@@ -923,7 +923,7 @@ async def test_a_compressed_response_without_such_a_link_keeps_every_byte(tmp_pa
 async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
     """Links in a range response stay unchanged.
 
-    Otherwise the declared position and total length would be wrong.
+    If the proxy rewrote a link, the declared position and total length of the range would be wrong.
     """
     async with data_path(responding(b""), tmp_path) as proxy:
         body = b'{"@odata.nextLink":"http://127.0.0.1:%d/v1.0/users?$skiptoken=1"}' % proxy.upstream.port

@@ -316,10 +316,7 @@ def test_room_for_requests_in_flight_holds_when_the_disk_is_full(tmp_path: Path)
 
 
 def test_more_requests_than_were_prepared_for_may_end_at_once(tmp_path: Path) -> None:
-    """The writer has not prepared the next segment in time.
-
-    It still stores all records, because the disk has room.
-    """
+    """The spool writer stores all records if the disk has room, even if no next segment is prepared."""
     largest = payload(1, extra="y" * (MAX_RECORD - 70))
     spool = writer(tmp_path, max_bytes=4096 * MIN_SEGMENT_BYTES)
     spool.reserve(500 * MAX_FRAME)
@@ -385,7 +382,7 @@ def test_many_batches_that_were_set_aside_cost_little(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def silent_disk(spool: SpoolWriter, directory: Path) -> Iterator[None]:
-    """Block a thread in `maintain`, as a slow disk does: `maintain` needs a new segment of the spool."""
+    """Block a thread that calls `maintain` for a new segment of the spool, as a slow disk does."""
     spool.reserve(500 * MAX_FRAME)
     waiting = threading.Thread(target=spool.maintain)
     with budget_lock(directory):

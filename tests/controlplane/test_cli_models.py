@@ -35,7 +35,7 @@ def small(tmp_path: Path) -> Path:
 def changed(tmp_path: Path) -> Path:
     """Return a file with a changed form of the small schema.
 
-    A relation, a property, a type and an operation differ.
+    The changed schema differs in a relation, a property, a type and an operation.
     """
     text = SMALL.decode()
     for old, new in (

@@ -321,7 +321,7 @@ async def test_a_purge_is_no_excuse_for_what_came_after_it(
 ) -> None:
     """The verification skips the events before a chain head that was saved earlier.
 
-    The verification must therefore reject a forged purge of events before this chain head.
+    The verification must therefore reject a forged purge of events before the saved chain head.
     """
     known = await _head(plane, org)
     assert (await proxy.audit(batch("b9", org, [13, 14]))).status == 202

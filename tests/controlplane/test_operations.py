@@ -97,7 +97,7 @@ async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
 
 
 def _references(mark: str) -> dict[str, Any]:
-    """Return each request parameter that names an object, with the name in the organisation of this mark."""
+    """Return each request parameter that names an object, with its value for `{mark}-org`."""
     return {
         "org": f"{mark}-org",
         "orgs": (f"{mark}-org",),

@@ -72,7 +72,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def rows(index: ClickHouseIndex, what: str = "count()", where: str = "1") -> Any:
-    """Return the rows of the ClickHouse table. A row that was written twice occurs twice."""
+    """Return the rows of the ClickHouse table. A row that was written twice occurs twice in the result."""
     await index.outbox_name()
     ((found,),) = await index._rows(f"SELECT {what} FROM {TABLE} WHERE {where}", {})
     return found

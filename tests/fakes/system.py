@@ -92,7 +92,8 @@ class Child:
 def _search_path(code: Path, environment: Mapping[str, str]) -> str:
     """Return the value of PYTHONPATH for a child process.
 
-    Test modules come first, then the code to run, then the PYTHONPATH of this process.
+    PYTHONPATH lists the directories of test modules first, then the code to run, then the PYTHONPATH of this
+    process.
     """
     inherited = os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(code), inherited)))

@@ -395,7 +395,7 @@ class Live:
     def upstream_says(
         self, path: str, body: bytes, fields: Fields = (JSON,), status: int = 200, *, close: bool = False
     ) -> None:
-        """Make the upstream send exactly this status, header and body in response to requests for a path."""
+        """Make the upstream respond to requests for `path` with exactly the given status, fields and body."""
         head = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in fields)]
         head.append(f"Content-Length: {len(body)}")
         data = "\r\n".join([*head, "", ""]).encode("latin-1") + body

@@ -186,7 +186,7 @@ def test_applications_of_a_refused_identity_get_503_until_it_is_taken_again(seve
 def test_a_default_that_nobody_uses_keeps_no_one_waiting(several: Several) -> None:
     """The application `mail` has its own upstream identity.
 
-    The other applications use the identity of their organisation.
+    All applications except `mail` use the upstream identity of their organisation.
     """
     system = several.live.system
     system.identity.more_clients = dict(SECRETS)

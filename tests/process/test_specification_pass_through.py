@@ -135,7 +135,7 @@ def test_no_scope_parameter_is_part_of_the_request_and_one_is_ignored(live: Live
 def test_a_secret_that_does_not_match_is_401(live: Live, secret: str) -> None:
     """The proxy compares the client secret with the stored hash of the app identity.
 
-    A mismatch gets 401 invalid_client.
+    If the client secret does not match the stored hash, the response is 401 invalid_client.
     """
     reply = live.form({**live.credentials("crm"), "client_secret": secret})
     assert (reply.status, reply.json["error"]) == (401, "invalid_client")

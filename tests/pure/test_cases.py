@@ -185,7 +185,7 @@ def test_a_body_expected_of_no_response_is_told_as_often_and_no_more() -> None:
 def test_a_character_that_nobody_sees_makes_no_other_case() -> None:
     """The parser refuses an invisible character in a name or a target.
 
-    It accepts an escape such as `\\u200b`.
+    The parser accepts an escape for an invisible character, such as `\\u200b`.
     """
     text = """cases:
   - {name: "a\u200b", request: "GET /\u200bc", expect: {verdict: block, rule: "hide\u200b"}}

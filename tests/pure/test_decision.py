@@ -748,7 +748,7 @@ class TestAliases:
     def test_a_short_query_stands_for_no_long_ones(self, value: str) -> None:
         """Each occurrence of the parameter alias stands for a short text.
 
-        Only the total size of all occurrences is too large.
+        Only the total size of all occurrences of the alias is too large.
         """
         for again in ("&$filter=@a", "&x=@a", "&@b=@a"):
             with pytest.raises(MalformedTarget):

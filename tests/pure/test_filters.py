@@ -30,7 +30,7 @@ def applied(compiled: CompiledFilter, body: bytes) -> bytes:
 def filtered(compiled: CompiledFilter, body: bytes) -> Filtered:
     """Run the filter twice with the method `apply` and once with `apply_by_reading`.
 
-    Assert that all results are equal.
+    Assert that the filter returns the same result each time.
     """
     first = compiled.apply(body)
     assert compiled.apply(body) == first

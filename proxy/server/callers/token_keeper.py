@@ -4,7 +4,7 @@ docs/reference/token-endpoint.md describes the token for developers of applicati
 
 Only the proxy chooses the algorithm and the keys: a token can only name one of the proxy's active keys. The
 token keeper caches each checked token with its caller, until the token expires or until rules or signing keys
-change. Because of this cache, the check of a token is one look-up for most requests.
+change. For most requests, the check of a token is therefore one look-up in the cache.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class RequestBody:
     def pass_on(self) -> None:
         """Switch a collected body to streaming, unless it is complete.
 
-        The proxy then passes on each of its pieces.
+        The proxy then passes on the collected pieces and each later piece of the body.
         """
         if not self.whole:
             self.mode = _STREAM

@@ -4,8 +4,8 @@ The budget counts bodies and responses that the worker must read completely, and
 read yet.
 
 If the budget is used up, the worker refuses a request that needs more memory. To free memory, the worker
-aborts the connection of the client that has been reading slowly for the longest time. Because of this limit,
-a worker's memory does not grow with the number of clients.
+aborts the connection of the client that has been reading slowly for the longest time. A worker's memory
+therefore does not grow with the number of clients.
 """
 
 from __future__ import annotations

@@ -242,7 +242,10 @@ class UpstreamConnection(BatchedConnection):
         self.transport.write(data)
 
     def send_whole(self, data: bytes) -> None:
-        """Queue a complete request. The connection sends it at the end of the event loop iteration."""
+        """Queue a complete request.
+
+        The connection sends the request at the end of the event loop iteration.
+        """
         self._sending = _QUEUED
         self._await_upstream()
         self._queued_output = data
@@ -251,8 +254,8 @@ class UpstreamConnection(BatchedConnection):
     def send_queued(self) -> None:
         """Send a queued request to the upstream.
 
-        If the connection is closing, the request is not sent. It is reported as unsent after the connection
-        is lost.
+        If the connection is closing, the request is not sent. The unsent request is reported after the
+        connection is lost.
         """
         if self._sending is _QUEUED and not self.transport.is_closing():
             queued, self._queued_output = self._queued_output, b""
