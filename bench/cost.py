@@ -24,7 +24,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Load and processor time of one server in one round of the measurement."""
+    """The load and the processor time of one server in one round of the measurement."""
 
     load: Load
     cpu: Mapping[str, CpuTime]  # keys are process names

@@ -9,7 +9,7 @@ before it has verified the signature.
 Every response to a request with a valid signature is signed, including errors. So a forged response from an
 intermediary cannot make a proxy delete audit events. A response to a request without a valid signature is not
 signed. If every response were signed, a caller without the secret could obtain a signature for a request of
-its choice. So a 413 response has no signature, because the control plane did not read the request body.
+its choice. A 413 response has no signature, because the control plane did not read the request body.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Verified:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Request to the agent API whose signature is valid."""
+    """Request to the agent API, after its signature was found valid."""
 
     proxy: ProxyCredentials
     api_key_digest: bytes

@@ -259,7 +259,7 @@ def _json(name: str, text: str) -> dict[str, Any]:
 
 
 def _jwk(name: str, given: Mapping[str, Any]) -> dict[str, str]:
-    """Return a public JWK with the members that proxies use."""
+    """Return a public JWK that contains only the JWK members that proxies use."""
     try:
         read = {"RSA": RSAAlgorithm.from_jwk, "EC": ECAlgorithm.from_jwk}[given["kty"]]
         key: object = read(json.dumps(given))

@@ -1,6 +1,6 @@
 """Curves of a proxy's metrics over the reported time windows, and the times of the proxy's restarts.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 """
 
 from __future__ import annotations

@@ -396,8 +396,8 @@ def _free(store: Path) -> int:
 
 
 def _end_of(certificate: Path) -> datetime:
-    """Return when the server's own certificate expires.
+    """Return the time at which the server's certificate expires.
 
-    The server's own certificate is the first certificate of its validated chain.
+    The first certificate in the validated chain is the certificate of the server.
     """
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc

@@ -24,7 +24,7 @@ def retry_after_seconds(now_ms: int, blocking_ms: Iterable[int | None]) -> int:
 
 
 class ReportRate:
-    """Limit on the reports of one proxy: a burst at first, and then one report in each interval."""
+    """The limit on the reports of one proxy: a burst at first, and then one report in each interval."""
 
     def __init__(self, at_once: int, interval_ms: int) -> None:
         self._room_ms = (at_once - 1) * interval_ms

@@ -1,4 +1,4 @@
-"""Handling of requests that every listener shares: bodies within limits, errors as JSON, strict headers."""
+"""Request handling that all listeners share: bodies within limits, errors as JSON, strict headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims of an ID token and of userinfo that name an operator, and reasons to ignore other claims."""
+"""Claims that name an operator, from an ID token or userinfo, and reasons to ignore other claims."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 The verification computes each chain link from the link before it. The verification computes each block's
 digest from the block's events. A chain link that somebody kept outside the archive proves that the control
-plane made this chain. If the archive begins with the first link of the chain, the link kept elsewhere proves
-that no earlier archive object is missing. An archive may also begin after a link that an operator kept; then
-objects from before that link do not count as missing.
+plane made the archived chain. If the archive begins with the first link of the chain, the link kept elsewhere
+proves that no earlier archive object is missing. An archive may also begin after a link that an operator
+kept; then objects from before that link do not count as missing.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ async def verify_archive(
     `known` holds, for each organisation, a chain link that somebody kept outside the archive. `begins_after`
     holds, for each organisation, the number of the chain link that precedes the archive's first link. If
     `begins_after` has no number for an organisation, the organisation's archive must begin with the first
-    link of the chain. Raise NotAnArchive if the folder names are not the folder names of an archive.
+    link of the chain. Raise NotAnArchive if the folders do not have the names that an archive gives to its
+    folders.
     """
     async for listed in _by_org(archive, prefix):
         walk = _Walk(listed.org_id, known.get(listed.org_id), begins_after.get(listed.org_id, 0))
@@ -279,7 +280,7 @@ def _verify_link(org_id: str, archived: ArchivedLink, number: int, previous: byt
 
 
 def _verify_block(walk: _Walk, archived: ArchivedLink, lines: Iterator[bytes], *, is_new: bool) -> int:
-    """Return the number of the block's events in this range, or 0 if an earlier range contains the block."""
+    """Return how many of the block's events are in the given range; 0 if an earlier range has the block."""
     if archived.gone:
         if is_new:
             walk.absent[archived.position] = set(range(archived.count))

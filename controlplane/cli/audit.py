@@ -475,7 +475,7 @@ def _print_line(body: bytes, names: dict[str, str], *, as_json: bool) -> None:
 
 
 class _Events:
-    """Parser of server-sent events that receives its input in pieces of any length."""
+    """Parser for server-sent events. The parser receives its input in pieces of any length."""
 
     def __init__(self, show: Callable[[bytes], None]) -> None:
         self._show = show

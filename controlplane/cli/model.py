@@ -114,7 +114,7 @@ def list_models(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the stored schemas, and the ruleset versions that use each schema."""
+    """List the stored schemas and, for each schema, the ruleset versions that use the schema."""
     from controlplane.operations import models
 
     cli: Cli = ctx.obj

@@ -335,7 +335,7 @@ def revoke_token(
     name: Annotated[str, typer.Argument(metavar="TOKEN", help="ID or name.")],
     json: Json = False,
 ) -> None:
-    """End an operator's API token at once."""
+    """End an operator's API token immediately."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -387,7 +387,7 @@ def _describe(operator: OperatorFacts) -> dict[str, Any]:
 
 @app.command()
 def delete(ctx: typer.Context, operator: _Operator, yes: YesDelete = False, json: Json = False) -> None:
-    """Delete an operator at once, with the operator's sessions and API tokens.
+    """Delete an operator immediately, with the operator's sessions and API tokens.
 
     Lines of the operator log still show the name of the deleted operator.
     """

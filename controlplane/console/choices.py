@@ -1,4 +1,4 @@
-"""Choices in forms that would have too many options in a large installation."""
+"""Choices for form fields whose full list of options would be too long in a large installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists in the console, with a search box, sortable columns, and pages.
+"""Console lists with a search box, sortable columns, and pages.
 
 The URL contains the search, the sort column and the page of a list.
 """

@@ -196,7 +196,7 @@ def _change(facts: ChangeFacts) -> Change:
 
 
 def _query(app_id: str | None, before: OutcomeFacts) -> str | None:
-    """Return a search filter for the app's events with this outcome, or None if no filter selects them."""
+    """Return a filter for the app's events with the given outcome, or None if no filter selects them."""
     by = ("reason", before.by) if before.verdict == "refused" else ("ruleid", before.by)
     wanted = [by] if before.verdict == "refused" else [("verdict", before.verdict), by]
     found = [terms.term(field, value) for field, value in [*([("app", app_id)] if app_id else []), *wanted]]

@@ -191,7 +191,7 @@ def sentences(notes: Sequence[str]) -> tuple[str, ...]:
 
 @page("GET", "/search/counts", "q", "from", "to")
 async def counts_alone(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Return the counts that the search page omits if they take too long, for a script to insert."""
+    """Return the slow counts that a search page left out, so that a script can insert them later."""
     values = {"counts": await _counts(context, actor, request), "facet_words": _FACET_WORDS}
     return Page("search_counts.html", "Counts", values)
 

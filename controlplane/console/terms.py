@@ -1,4 +1,4 @@
-"""Pure functions that add terms to a filter and remove terms, for links that change the filter."""
+"""Pure functions for links that change a filter: the functions add terms or remove terms."""
 
 from __future__ import annotations
 

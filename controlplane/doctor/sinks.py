@@ -84,7 +84,8 @@ def _of_webhook(sink: WebhookSettings, row: Row | None) -> Finding:
 def _names_of_nothing(connection: Connection, sink: AnyTable) -> Iterator[Finding]:
     """Find organisations, applications and proxies that a sink's settings name but that do not exist.
 
-    A sink never delivers events for a name that does not exist.
+    If a sink's settings name an organisation, application or proxy that does not exist, the sink never
+    delivers events for that name.
     """
     orgs = connection.rows("SELECT org_id, name FROM orgs")
     known = {each for row in orgs for each in row}

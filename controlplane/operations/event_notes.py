@@ -58,7 +58,7 @@ def notes_on_index(context: OperationContext) -> tuple[str, ...]:
 async def doubts(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> tuple[str, ...]:
-    """Return notes on names and values of a filter that no audit event can have."""
+    """Return notes on those names and values in a filter that no audit event can have."""
     terms = [term for term in query.filter.terms if isinstance(term, FieldTerm)]
     asks_names = any(term.field.name in BY_ID for term in terms)
     return await notes_on(context, actor, query, org, await _names(context, actor) if asks_names else {})

@@ -169,7 +169,7 @@ async def add(context: OperationContext, actor: Actor, request: AddOperator) -> 
     async def others(store: Store) -> list[Operator]:
         """Return all operators except those that already have the new name, ignoring letter case.
 
-        The store itself refuses a name that differs from an existing name only in letter case.
+        The store refuses a name that differs from an existing name only in letter case.
         """
         return [each for each in await store.operators() if each.name.casefold() != name.casefold()]
 
@@ -319,7 +319,7 @@ async def list_tokens(context: OperationContext, actor: Actor, request: Operator
 
 @operation("operator.token.revoke", "DELETE", "/operators/{operator}/tokens/{token}")
 async def revoke_token(context: OperationContext, actor: Actor, request: RevokeToken) -> TokenFacts:
-    """End an operator's API token at once."""
+    """End an operator's API token immediately."""
     operator = await _own_or_managed(context, actor, request.operator)
     for token in await context.store.tokens(operator.operator_id):
         if request.token in (token.token_id, token.name):
@@ -426,7 +426,7 @@ async def _check_current(operator: Operator, current: str | None) -> None:
 
 
 async def _shown(context: OperationContext, actor: Actor, operator: Operator) -> OperatorFacts:
-    """Return the operator's row, read again from the store."""
+    """Read the operator's row from the store again, and return the row."""
     return await _facts(context, actor, await context.store.operator(operator.operator_id) or operator)
 
 

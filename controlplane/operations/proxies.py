@@ -121,8 +121,8 @@ async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) ->
 async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
     """Remove an organisation from the organisations that a proxy serves.
 
-    The control plane refuses the organisation's events from the proxy at once. At the next sync, the proxy
-    drops the rules of the removed organisation.
+    The control plane immediately refuses the organisation's events from the proxy. At the next sync, the
+    proxy drops the rules of the removed organisation.
     """
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
@@ -165,7 +165,7 @@ async def rotate_secret(
 ) -> NewProxySecrets:
     """Make a new API key and HMAC secret for a proxy, which the response shows only once.
 
-    Without a grace period, the old API key and HMAC secret end at once.
+    Without a grace period, the old API key and HMAC secret end immediately.
     """
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     vault, secrets = await context.vault(), _mint(proxy.proxy_id)

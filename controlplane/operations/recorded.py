@@ -70,7 +70,7 @@ async def select(
     to: str | None,
     filter_: str = "",
 ) -> Selection:
-    """Return the selection of events that a request describes.
+    """Return the selection of events, as the API request describes it.
 
     Raise InvalidRequest if a field of the API request is not valid.
     """

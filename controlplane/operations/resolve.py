@@ -232,7 +232,7 @@ class Resolver:
     ) -> ListPage[Operator]:
         """Return a page of the operators that the actor may look at.
 
-        `org_id` limits the page to operators with a role in this organisation, or with a role in every
+        `org_id` limits the page to operators with a role in that organisation, or with a role in every
         organisation.
         """
         if actor.may("admin", None):

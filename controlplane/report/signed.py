@@ -46,7 +46,7 @@ class Signer:
 
 
 def payload_of(value: msgspec.Struct) -> bytes:
-    """Return the bytes that a signature of the value covers."""
+    """Return the bytes that represent the value in a signed file, and that the signature covers."""
     text = msgspec.json.encode(value)
     for char, escape in _ESCAPED:
         text = text.replace(char, escape)

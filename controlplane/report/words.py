@@ -12,7 +12,7 @@ def requests(number: int) -> str:
 
 
 def moment(time: str) -> str:
-    """Return an RFC 3339 time in UTC to the second, with its zone."""
+    """Return an RFC 3339 time as text for a report, in UTC and without fractions of a second."""
     return f"{time[:10]} {time[11:19]} UTC"
 
 

@@ -134,7 +134,7 @@ class ClickHouseIndex:
             await self._client.close()
 
     async def outbox_name(self) -> str:
-        """Name under which the store's outbox records the progress of this ClickHouse table.
+        """Name under which the store's outbox records the progress of the ClickHouse table.
 
         If the ClickHouse table is dropped and created again, the outbox has a new name for the new table.
         """
@@ -163,7 +163,7 @@ class ClickHouseIndex:
     async def _make_database(self) -> None:
         """Create the ClickHouse database only if it is missing.
 
-        So a user without the right to create a database can use an existing database.
+        A user without the right to create databases can therefore use an existing ClickHouse database.
         """
         client = await self._connected()
         client.database = None

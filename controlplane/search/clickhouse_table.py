@@ -1,6 +1,6 @@
 """SQL for the ClickHouse table of audit events: its columns, the row of an event, filters as conditions.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ INSERTED_TYPES: Final = (*(each.type for each in COLUMNS), "UInt16")
 
 
 def columns_of(documents: Sequence[Document], keep_days: Callable[[str], int]) -> list[list[object]]:
-    """Return the values of the documents by column, with one list for each column in INSERTED."""
+    """Return the values of the documents, column by column: one list for each column in INSERTED."""
     values = [[each.value(document) for document in documents] for each in COLUMNS]
     return [*values, [keep_days(document.org_id) for document in documents]]
 

@@ -1,6 +1,6 @@
 """Finds the IDs of requests in a pasted text, such as an error body or a log line.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 """
 
 from __future__ import annotations

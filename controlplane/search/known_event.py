@@ -1,6 +1,6 @@
 """Audit event with only known JSON fields, parsed once for ingestion and the search index.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts matching events by value and by time, from stored counts or from rows of the newest matches."""
+"""Counter of matching events by value and by time, from stored counts or from rows of the newest matches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SQL for the PostgreSQL table of audit events: its columns, the row of an event, filters as conditions.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 """
 
 from __future__ import annotations

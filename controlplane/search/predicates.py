@@ -1,6 +1,6 @@
 """Decides whether a value or a text matches a term of a filter.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """Texts about an HTTP response of a sink, without secrets, and the delay that the response requests.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 """
 
 from __future__ import annotations

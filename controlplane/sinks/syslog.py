@@ -105,9 +105,9 @@ class SyslogSink:
             _end(connection)
 
     def _watch(self) -> None:
-        """Watch an idle connection, so that the sink detects the end of the connection at once.
+        """Watch an idle connection, so that the sink detects the end of the connection immediately.
 
-        The time at which the connection ends shows which messages the server has read.
+        The time at which the connection ends shows which messages the syslog server has read.
         """
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket, self._look)

@@ -19,7 +19,9 @@ class InUse(StoreError):
 
 
 class Alone:
-    """A lock on the SQLite file itself. The kernel releases the lock when the process ends.
+    """A lock on the store's SQLite file, not on a separate lock file.
+
+    The kernel releases the lock when the process ends.
 
     The class `Alone` uses an flock, which is independent of the locks that SQLite itself takes. Close this
     lock after all connections to the file are closed: closing the file also releases SQLite's locks on the

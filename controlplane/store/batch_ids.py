@@ -1,6 +1,6 @@
 """The time for which the store keeps a batch ID, and the IDs that are refused because they are old.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 
 The store accepts a batch ID only once. After 48 hours, a batch ID that was used is refused for ever. A proxy
 of this project makes a batch ID as a UUIDv7, which begins with the time at which the ID was made. The store

@@ -1,10 +1,10 @@
 """Checks before a new store is made, so that a lost earlier store is not replaced.
 
-A first start makes the store with its tables before all other files. The control plane makes the files of the
-master key, the reserve and the search index after the store's tables. If the store has no tables but a file
-exists that is made only after the tables, an earlier store was lost. If the first start of a control plane
-was killed while it made the store, only the store's file exists. The next start of the control plane
-continues to make this store.
+The first start of a control plane makes the store with its tables before all other files. The control plane
+makes the files of the master key, the reserve and the search index after the store's tables. If the store has
+no tables but a file exists that is made only after the tables, an earlier store was lost. If the first start
+of a control plane was killed while it made the store, only the store's file exists. After such an interrupted
+first start, the next start of the control plane continues to make the store.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def require_store(store: Path, master_key: Path | None) -> None:
 
 
 def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
-    """Return the files of a used store that exist beside the store's main file."""
+    """Return the existing files of a used store, except for the store's main file."""
     beside = [store.with_name(store.name + suffix) for suffix in _BESIDE]
     if not store.exists() or not store.stat().st_size:
         beside.append(store.with_name(store.name + _LOG))

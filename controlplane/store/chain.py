@@ -1,6 +1,6 @@
 """The hash chain of an organisation's audit events: the content of a link, and the facts that it proves.
 
-The code of this module does no I/O itself.
+The code of this module does no input or output.
 
 A link of the audit chain is the SHA-256 of the previous link and of a record. The record of a link describes
 a block of events that was stored, or the events of a block that retention deleted. The record of a block has
@@ -75,7 +75,7 @@ def digests_of(events: Iterable[bytes]) -> list[bytes]:
 
 
 def content_of(digests: bytes) -> bytes:
-    """Return the content of the chain record for a block.
+    """Return the content of the audit chain record that describes a block of events.
 
     `digests` has the digest of each event in the block, one after the other.
     """

@@ -153,7 +153,7 @@ class BlockSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Limits on the batches that a proxy or an organisation may send per minute."""
+    """The limits on the batches that a proxy or an organisation may send per minute."""
 
     org: int
     proxy: int
@@ -439,8 +439,8 @@ class Ruleset:
 class RulesetSummary:
     """A ruleset as an entry in a list.
 
-    The entry shows when and why the active version of the ruleset was made, and how many applications use the
-    ruleset.
+    The list entry shows when and why the active version of the ruleset was made, and how many applications
+    use the ruleset.
     """
 
     ruleset: Ruleset
@@ -521,7 +521,7 @@ CredentialKind = Literal["federated", "publicKey", "certificate"]
 
 @dataclass(frozen=True, slots=True)
 class AppCredential:
-    """A credential of an application that is not a client secret."""
+    """A credential of an application, of any kind other than a client secret."""
 
     credential_id: str
     kind: CredentialKind
@@ -594,7 +594,7 @@ class App:
 
 
 class AppUsage(NamedTuple):
-    """Use counts of an application, from the time at which the control plane began to count."""
+    """Usage of an application since `since_ms`, the time at which the control plane began to count."""
 
     last_ms: int | None  # time of its newest request; None if it had none since `since_ms`
     requests: int  # number of requests in the given days
@@ -602,7 +602,7 @@ class AppUsage(NamedTuple):
 
 
 class RuleUsage(NamedTuple):
-    """Use counts of a ruleset's rules, from the time at which the control plane began to count."""
+    """Usage of a ruleset's rules since `since_ms`, the time at which the control plane began to count."""
 
     since_ms: int  # time at which the ruleset was added, or at which counting began
     rules: Mapping[str, tuple[int, int]]  # hits in the given days, and time of the newest hit
@@ -739,7 +739,7 @@ class LatestReports:
 
 
 class ProxyTally(NamedTuple):
-    """The facts about a proxy that external monitoring needs."""
+    """Facts about a proxy, for external monitoring."""
 
     name: str
     enabled: bool  # neither disabled, retired nor ended
@@ -841,7 +841,7 @@ class NewLogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogBound:
-    """Limit on the operator log: the number of lines for one name and one operation since a given time."""
+    """The limit on operator log lines: the number for one name and one operation since a given time."""
 
     since_ms: int
     most: int
@@ -988,7 +988,7 @@ class ArchiveRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainedBlock:
-    """A block of events that the audit chain covers, without the events that were deleted."""
+    """A block of the audit chain, with only those events that were not deleted."""
 
     events: tuple[bytes | None, ...]  # None: the event is gone, or the block is damaged
     digests: tuple[bytes, ...]  # SHA-256 of each event as it was received
@@ -1160,7 +1160,7 @@ class ChainStore(ArchiveSource, Protocol):
         """Return the first and last receipt times of the blocks of the given chain links, or None."""
 
     async def chain_purges(self, org_id: str) -> Purges | None:
-        """Return the times of purges that the organisation's chain records, or None without a purge."""
+        """Return the times of the purges in the organisation's audit chain, or None without a purge."""
 
     async def chain_has(self, org_id: str, link: bytes) -> bool: ...
     async def walk_chain(
@@ -1223,7 +1223,7 @@ class RegistryStore(Protocol):
         """Return, by proxy ID, the holder of the keys of each proxy that is in use.
 
         Proxies that enrolled with the same enrolment token count as one holder of keys. A proxy that an
-        operator added without an enrolment token is its own holder of keys.
+        operator added without an enrolment token does not share its holder of keys with any other proxy.
         """
 
     async def find_proxies(self, reference: str) -> list[Proxy]: ...
@@ -1239,10 +1239,10 @@ class RegistryStore(Protocol):
     ) -> tuple[Ruleset, Applied]:
         """Store a new version of the ruleset, unless the active version has the same text and schemas.
 
-        Return the changes. `schemas` gives the digest of the schema for each root path whose names the rules
-        use. Raise Conflict if the given schemas are not the current schemas of the organisation. Raise
-        SecondPersonNeeded if the organisation requires a second person and `approval` is None, as
-        `roll_back`, `bind_app` and `promote_shadow` do.
+        Return the changes. For each root path of a service whose names the rules use, `schemas` gives the
+        digest of the service's schema. Raise Conflict if the given schemas are not the current schemas of the
+        organisation. Raise SecondPersonNeeded if the organisation requires a second person and `approval` is
+        None, as `roll_back`, `bind_app` and `promote_shadow` do.
         """
 
     async def roll_back(
@@ -1348,7 +1348,7 @@ class CredentialStore(Protocol):
     async def add_credential(self, app_id: str, credential: AppCredential, identity: str) -> App:
         """Add a credential to an application.
 
-        Raise AlreadyExists if the application has a credential of this kind with the same identity. Raise
+        Raise AlreadyExists if the application has a credential of the same kind with the same identity. Raise
         Conflict if the application has as many credentials as are allowed.
         """
 
@@ -1364,7 +1364,7 @@ class CredentialStore(Protocol):
     async def ending_credentials(
         self, org_ids: Collection[str] | None, until_ms: int
     ) -> list[EndingCredential]:
-        """Return the credentials of enabled applications that expire before `until_ms`, sorted by expiry."""
+        """Return credentials that expire before `until_ms`, of enabled applications, sorted by expiry."""
 
 
 class EnrolmentStore(Protocol):
@@ -1431,7 +1431,7 @@ class SchemaStore(Protocol):
 
     async def packed_schema(self, digest: str) -> bytes | None: ...
     async def schema_uses(self, org_id: str, root: str) -> list[SchemaUse]:
-        """Return the ruleset versions of an organisation that name a schema with this root path."""
+        """Return an organisation's ruleset versions that name a schema with the given root path."""
 
 
 class OperatorStore(Protocol):

@@ -20,7 +20,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The database tables and columns from which a list is made."""
+    """The database tables and columns from which the rows of a list are read."""
 
     tables: str  # SQL after FROM
     counted: str  # SQL after FROM, without joins that exclude no row

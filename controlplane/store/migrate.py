@@ -4,7 +4,8 @@ While control planes are upgraded one by one, a control plane of the previous re
 schema. So a migration only adds tables, columns with a default, or indexes. A release first only stops using
 a column or table, and the next release removes it. If a program of schema 18 can use the database after a
 migration, the file name of the migration says so: `0019_what.from_18.sql`. The database stores the names of
-its migrations. A program refuses a newer schema unless the names of all later migrations allow this program.
+its migrations. A program refuses a database with a newer schema, unless the file names of all later
+migrations say that the program can use it.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def _statements(script: str) -> list[str]:
 
 
 def what_to_do(error: sqlite3.Error) -> str:
-    """Return advice for the operator if the SQLite file itself is at fault, or else an empty text."""
+    """Return advice for the operator if the SQLite file is at fault, or else an empty text."""
     # the file is busy, full or not permitted, but not damaged
     if isinstance(error, sqlite3.OperationalError):
         return ""

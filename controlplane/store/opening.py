@@ -1,4 +1,7 @@
-"""Opens a database connection in its own thread; ends connection and thread if the caller is cancelled."""
+"""Open a database connection in a new thread.
+
+If the caller is cancelled, close the connection and end the thread.
+"""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ One connection writes groups of jobs, and two connections read. Each connection 
 thread.
 
 A look-up of a row by its key takes some microseconds. A change to another thread and back takes ten times as
-long as a look-up by a key. So the event loop has its own database connection for look-ups by keys. A single
-statement that does not look up a row by its key reads through the library aiosqlite. A job is a function that
-runs in one thread, so all its SQL statements can read one state of the database. A job therefore causes few
-changes of threads, and no other job runs between the statements of the job.
+long as a look-up by a key. For look-ups by keys, the event loop therefore has its own database connection. A
+single statement that does not look up a row by its key reads through the library aiosqlite. A job is a
+function that runs in one thread, so all its SQL statements can read one state of the database. A job
+therefore causes few changes of threads, and no other job runs between the statements of the job.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait at the same time share one
 commit, because each commit costs an fsync and a change of threads. If a job of the group fails, the store

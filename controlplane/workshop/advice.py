@@ -258,8 +258,8 @@ def _settled_by_order_alone(ruleset: Ruleset) -> _Advice:
 def _contradict(first: _Place, second: _Place) -> bool:
     """Return True if two patterns overlap only partly, and their rules have different verdicts or transforms.
 
-    Rulesets usually place a rule for an exception before the general rule. If each of two rules matches a
-    part of the other rule's requests, this may be an oversight.
+    Rulesets usually place a rule for an exception before the general rule. If each of two overlapping rules
+    also matches requests that the other rule does not match, this may be an oversight.
     """
     one, other = first.rule, second.rule
     return (

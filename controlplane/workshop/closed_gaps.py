@@ -1,4 +1,4 @@
-"""Name the closed policy gap that let a request through, and a rule that would allow the request."""
+"""Describe the closed policy gap that let a request through, and a rule that would allow the request."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _MOST: Final = 1_000  # requests to evaluate
 def refused_expansions(ruleset: Ruleset) -> Iterator[tuple[int, str]]:
     """Yield index and message for each rule that allows a `$expand` which the ruleset still refuses.
 
-    For this check, conditions on the client address and on the time always count as matched.
+    The check treats conditions on the client address and on the time as always true.
     """
     if needs_schemas(ruleset):
         return

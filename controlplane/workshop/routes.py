@@ -81,7 +81,7 @@ class RuleRoutes:
 
 @dataclass(frozen=True, slots=True)
 class RoutesReport:
-    """The routes to schema elements that the rules of a ruleset leave open.
+    """Routes to schema elements, as far as the rules of a ruleset leave the routes open.
 
     Each entry of `unknown` stands for a path that the schema does not contain: the rule and the path's
     position. `skipped` counts the rules that were not examined because the ruleset has too many routes.

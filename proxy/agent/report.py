@@ -19,7 +19,7 @@ class Report:
 
     @property
     def problem(self) -> str | None:
-        """Reason why the control plane did not receive the last report; None if it received that report."""
+        """Reason why the control plane did not receive the last report; None if that report arrived."""
         return self._trouble.text
 
     async def post(self, body: bytes) -> bool:

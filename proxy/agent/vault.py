@@ -185,7 +185,7 @@ class HeldSecret:
 
 
 def ending_check(held: Iterable[Held], now: float) -> Check:
-    """Name each used secret that expires soon or has expired, with the time of its expiry."""
+    """Report each used secret that expires soon or has expired, with the time of its expiry."""
     ending = [
         f"{each.what} {'expires' if now < each.ends_at else 'expired'} at {_utc(each.ends_at)}"
         for each in held

@@ -3,10 +3,10 @@
 `append` runs on the worker's event loop for every request and makes no system call. The function `maintain`
 does all work that may wait for the disk. The worker calls `maintain` outside its event loop.
 
-`append` and `maintain` may run at the same time. So `append` and `maintain` never assign the same variable.
-`append` and `maintain` use opposite ends of each queue that they share. If requests that end at the same time
-need more segments than are prepared, `append` prepares a segment itself. A short wait for the disk is better
-than a request without an audit event.
+Because `append` and `maintain` may run at the same time, they never assign the same variable. `append` and
+`maintain` use opposite ends of each queue that they share. If requests that end at the same time need more
+segments than are prepared, `append` prepares a segment itself. A short wait for the disk is better than a
+request without an audit event.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Declaration of settings keys with `setting(...)`, and description of these keys for the loader.
 
-A root dataclass of settings has one field for each section, and a section dataclass one field for each key.
+A root dataclass of settings has one field for each section. A section dataclass has one field for each key.
 The names of keys follow from the names of the dataclass fields: the field `rule_sync.saas_base_url` is the
 key `SaasBaseUrl` in the section `[RuleSync]`. The types of keys are str, int, float, bool, Literal of
 strings, results of `parse`, and tuples of these types. The type `X | None` is for an optional key.
@@ -68,7 +68,7 @@ class Tables:
         return {keys(str(self), cls)["Kind"].choices[0]: cls for cls in self.classes}
 
     def class_of(self, kind: object) -> type | None:
-        """Return the class of a settings table of this `Kind`; None if the kind is unknown."""
+        """Return the class of a settings table with the given `Kind`, or None if the kind is unknown."""
         if len(self.classes) == 1:
             return self.classes[0]
         return self.by_kind.get(kind) if isinstance(kind, str) else None
@@ -152,7 +152,7 @@ def tables() -> Any:
 
 
 def derived(default: Any) -> Any:
-    """Declare a field of a settings dataclass that has no key in the settings file.
+    """Declare a field of a settings dataclass, if no key of the settings file sets this field.
 
     The program computes the field's value after it has read the settings file.
     """
@@ -201,7 +201,7 @@ def _classes(hint: Any) -> tuple[type, ...]:
 
 
 def keys(section: str, cls: type) -> dict[str, Key]:
-    """Return the settings keys of a class by name, in the order of declaration."""
+    """Return the settings keys that a class declares, by name, in the order of their declaration."""
     hints = _hints(cls)
     attributes = {each.name for each in fields(cls)}
     return {key.name: key for key in _keys(section, cls, hints, attributes)}

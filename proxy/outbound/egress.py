@@ -69,7 +69,7 @@ class Bypass:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Route to one URL (direct or through the egress proxy), and the reason for this route."""
+    """The route to one URL (direct or through the egress proxy), and the reason for the route."""
 
     proxy: EgressProxy | None  # None for a direct connection
     reason: str

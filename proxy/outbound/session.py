@@ -35,7 +35,7 @@ def open_session(
 ) -> aiohttp.ClientSession:
     """Open an HTTP session without cookies that uses only the proxy and passwords in the settings.
 
-    `connections` limits the open connections of the session; it is 0 if the caller itself limits the
+    `connections` limits the open connections of the session. The value 0 means that the caller limits the
     connections.
     """
     return aiohttp.ClientSession(

@@ -552,7 +552,7 @@ def _length(variant: _Segments) -> int:
 
 
 def _kind(taken: int, interpretation: int) -> int:
-    """Return 0 if the upstream uses the interpretation, and otherwise the bit UNTAKEN."""
+    """Return 0 if the upstream uses the interpretation. Otherwise, return the bit UNTAKEN."""
     return 0 if taken & interpretation else UNTAKEN
 
 
@@ -959,7 +959,7 @@ def _leniently_decoded(text: str) -> str:
 def _unescaped(text: str) -> bytes:
     """Decode percent escapes like `unquote_to_bytes`, but faster if the text has many escapes.
 
-    Text with many percent escapes is decoded as a Python literal, which decodes all escapes at once.
+    Text with many percent escapes is decoded as a Python literal, which decodes all escapes in one step.
     """
     if text.count("%") <= _FEW_ESCAPES:
         return unquote_to_bytes(text)

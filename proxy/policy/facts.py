@@ -52,7 +52,7 @@ class Looks:
 
 
 class RequestFacts:
-    """Facts of one request that rules can test.
+    """Facts of one request, such as its method and path, that a rule can test.
 
     `unread` is True if the request has a body that was not read yet.
     """
@@ -167,7 +167,7 @@ class RequestFacts:
 
 
 class ResponseFacts:
-    """Facts of a response that rules can test.
+    """Facts of one response, such as its status and body, that a rule can test.
 
     `body` is the response's body after decompression, without any content coding. `body` is None or empty if
     the response has no body. `unread` is True if the response has a body that was not read yet.
@@ -280,7 +280,7 @@ class _Document:
         return found
 
     def values_in(self, value: object, path: tuple[str, ...], cost: int) -> Sequence[Value]:
-        """Return all values at a property path that starts at `value`, a part of a document."""
+        """Return all values at a property path that starts at `value`, which is a part of a document."""
         found: list[Value] = []
         self._collect(value, path, 0, found)
         self.look(len(found) * cost)

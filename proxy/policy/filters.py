@@ -136,7 +136,7 @@ class CompiledFilter:
         return None
 
     def _learn(self, body: bytes, applied: tuple[bytes, int]) -> None:
-        """Keep a filter plan for similar responses, if the plan filters this response correctly."""
+        """If a filter plan filters this response correctly, keep the plan for similar responses."""
         if not self._lessons_left:
             return
         self._lessons_left -= 1
@@ -214,7 +214,7 @@ def _has_other_properties(body: bytes, start: int) -> bool:
 
 
 def compile_filter(transforms: Transforms) -> CompiledFilter:
-    """Return the filter for transforms by property path.
+    """Return the compiled filter for transforms that are given by property path.
 
     Raise ValueError if the transforms are by object type instead of by property path.
     """
@@ -385,7 +385,7 @@ class _Level:
         return self.not_allowed
 
     def _child(self, name: str, base: str, strip: _Tree, allow: _Tree | None) -> _Level | Fate:
-        """Return the filter level for objects in the member `name`, or KEEP if nothing in them is hidden."""
+        """Return the filter level for objects in the field `name`, or KEEP if nothing in them is hidden."""
         child = self._children.get(name)
         if child is not None:
             return child

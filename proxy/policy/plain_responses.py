@@ -117,7 +117,7 @@ class NamesHidden(Exception):
 
 
 class MediaType(NamedTuple):
-    """The fields of a Content-Type header that a response filter needs."""
+    """Parsed Content-Type header with only those fields that a response filter needs."""
 
     essence: str  # e.g. application/json, in lower case; empty without a Content-Type
     is_json: bool

@@ -367,7 +367,7 @@ class _Walk:
             self._named.loose.add(word)
 
     def _is_language(self, name: str, word: str, before: str, after: str) -> bool:
-        """Return whether the word is used as a keyword or a variable at this position of the query.
+        """Return whether the word is used as a keyword or a variable at its position in the query.
 
         If the word is a keyword or variable, also consume it as part of the query's syntax.
 

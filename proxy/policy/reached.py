@@ -232,7 +232,7 @@ class _Walk:
         return Step(CAST, type_, self._place == _MANY)
 
     def _derived_has_operation(self, simple: str, number: int) -> bool:
-        """Return True if an operation of this name is bound to collections of a derived type."""
+        """Return True if an operation of the given name is bound to collections of a derived type."""
         model = self._model
         first, last = model.operations_of(number)
         for each in range(first, last):

@@ -82,7 +82,7 @@ class ResourceModel:
     def __init__(self, data: bytes, digest: str) -> None:
         """Load the flat form of a schema.
 
-        Raise DamagedModel if the bytes are not the flat form with the given digest.
+        Raise DamagedModel if the bytes are not a schema in flat form, or do not have the given digest.
         """
         if len(data) > MAX_BYTES or digest_of(data) != digest:
             raise DamagedModel("the digest of the schema differs from the expected digest")

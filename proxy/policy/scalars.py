@@ -1,9 +1,9 @@
 """Plain scalars of YAML: the spelling, and the number or boolean that a scalar may stand for.
 
-YAML's implicit types lose the spelling of scalars. For example, `1.10` becomes 1.1, `4.0` becomes 4 and `+47`
-becomes 47. So a plain YAML scalar becomes a `Written` if its Python value does not preserve the spelling. A
-`Written` counts as text where text is expected, and as a number where a number is expected. A scalar without
-a special spelling is a plain Python value; `text_of` returns the value's text.
+A YAML parser that guesses the type of a scalar loses the scalar's spelling. For example, `1.10` becomes 1.1,
+`4.0` becomes 4 and `+47` becomes 47. A plain YAML scalar becomes a `Written` if its Python value would lose
+the scalar's spelling. A `Written` counts as text where text is expected, and as a number where a number is
+expected. A scalar without a special spelling is a plain Python value; `text_of` returns the value's text.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def root_segments(root: str) -> tuple[str, ...]:
 
 
 class Schemas:
-    """Schemas by the root path of their service, in folded segments such as `("api", "data", "v9.2")`."""
+    """Schemas by the root path of their service, as lower-case segments such as `("api", "data", "v9.2")`."""
 
     __slots__ = ("_by_root", "_longest")
 

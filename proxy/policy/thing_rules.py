@@ -240,7 +240,7 @@ class ThingRules:
         return f"{word} {named_step(path, at)}, step {step_number(path, at)}"
 
     def reached(self, names: tuple[Name, ...]) -> ReachedPath | None:
-        """Return the schema steps of a resource, by that name of the resource that a schema describes best.
+        """Return the schema steps of a resource, by the resource name that a schema describes best.
 
         Return None if no schema describes the resource.
         """

@@ -21,11 +21,11 @@ _KEEP = f"{ITEMS}:"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A condition of a filter that items of a response must meet to stay.
+    """A condition of a filter: an item of the response stays only if the item meets the condition.
 
-    `place` is the property path that leads to the items. `place` is empty if the condition is on the items of
-    the response itself. The attribute `text` distinguishes conditions on 1 and on true, which are equal
-    values in Python.
+    `place` is the property path that leads to the items. `place` is empty if the condition is on the
+    top-level items of the response. The attribute `text` distinguishes conditions on 1 and on true, which are
+    equal values in Python.
     """
 
     place: str
@@ -118,7 +118,7 @@ class Transforms:
 
     @property
     def allow_names(self) -> tuple[str, ...]:
-        """Names of the allow list's entries in the form for an audit event, or one name for an empty list."""
+        """Names of an allow list's entries, as an audit event shows them; one name for an empty list."""
         if self.allow is None:
             return ()
         return tuple(_ALLOW + path for path in self.allow or ("",))

@@ -6,7 +6,7 @@ combinations have the same outcome, the unknown facts make no difference.
 
 If a check needs an unknown fact, the evaluation tries possible values: first that the fact exists or not,
 then each result of a comparison. If a comparison occurs several times, the evaluation assumes one result for
-all occurrences. An unknown body is assumed to be JSON.
+all occurrences. If the body of a request is unknown, the evaluation assumes a JSON body.
 """
 
 from __future__ import annotations

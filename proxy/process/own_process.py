@@ -31,8 +31,8 @@ def keep_to_itself() -> None:
 def raise_open_files() -> None:
     """Raise the limit of open files as far as allowed, for this process and its children.
 
-    Each client connection takes a descriptor, and each worker takes several descriptors of the supervisor.
-    `select` cannot wait for file descriptors above 1023, but `poll` can.
+    Each client connection needs one file descriptor, and each worker needs several file descriptors in the
+    supervisor. `select` cannot wait for file descriptors above 1023, but `poll` can.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:

@@ -10,7 +10,7 @@ _MOST_NAMED: Final = 5
 
 
 class Stops(msgspec.Struct, frozen=True):
-    """Set of emergency stops; its truth value is True if anything is stopped.
+    """The emergency stops as a set, which counts as True if anything is stopped.
 
     No rule, secret or token lets a stopped request pass.
     """

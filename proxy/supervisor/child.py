@@ -108,7 +108,7 @@ class Child:
         self._close_ready_fd()
 
     def start_again(self, now: float) -> None:
-        """Set the process's next start: at once, or later if the process ended soon after its last start."""
+        """Set the next start of the process: immediately, or later if it ended soon after its last start."""
         if now - self.started < QUICK_DEATH_SECONDS:
             self.put_off(now)
         else:

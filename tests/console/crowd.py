@@ -1,6 +1,7 @@
 """A large installation with long names: 3,000 proxies, 300 applications with one ruleset, and few events.
 
-SQL in one transaction fills the store, because the same changes by operations would take minutes.
+One SQL transaction fills the store, because operations of the control plane would take minutes for the same
+changes.
 """
 
 from __future__ import annotations

@@ -392,7 +392,7 @@ class _Seeding:
     # Requests of applications
 
     async def _commit(self, seeded: Seeded) -> None:
-        """Store the events of each proxy and organisation in order, in batches.
+        """Store the events in batches, separately for each proxy and organisation, in the order of time.
 
         A few events of one proxy are missing in the stored data.
         """

@@ -1,4 +1,4 @@
-"""Tests of the frame of every console page over HTTP: access, security headers and errors."""
+"""Tests of the parts that all console pages share over HTTP: access, security headers and errors."""
 
 from __future__ import annotations
 

@@ -66,7 +66,10 @@ async def test_a_bad_page_is_never_a_response(tmp_path: Path, page: int, clock: 
 async def test_a_damaged_index_is_put_aside_and_built_anew(
     tmp_path: Path, damage: str, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A damaged search index is quarantined and rebuilt from the store while proxies are served."""
+    """A damaged search index is quarantined.
+
+    The control plane rebuilds the index from the store while it serves proxies.
+    """
     path = tmp_path / "var" / "controlplane.db.search.sqlite"
     async with started(tmp_path, clock) as plane:
         org = await plane.org("acme")
@@ -94,7 +97,7 @@ async def test_a_damaged_index_is_put_aside_and_built_anew(
 
 
 async def indexed(plane: Plane, position: int) -> None:
-    """Wait until the search index has the events up to this position."""
+    """Wait until the search index has all events up to the given position."""
     path = plane.settings.store.path
     index = await open_index(plane.settings.search_index, plane.store, path)
     try:

@@ -1,4 +1,4 @@
-"""Tests of the control plane's metrics that Prometheus reads."""
+"""Tests of the metrics of the control plane, as Prometheus reads them."""
 
 from __future__ import annotations
 

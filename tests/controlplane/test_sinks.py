@@ -168,7 +168,7 @@ async def test_too_many_dead_letters_stop_the_sink_until_an_operator_has_looked(
 async def test_no_application_stops_a_sink_by_an_event_at_which_it_fails(
     either_store: SqlStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A firewall before the sink responds 403 to one event's content, or the sink itself has a fault."""
+    """A firewall before the sink responds 403 because of one event's content, or the sink has a fault."""
     monkeypatch.setattr(consumer_module, "MOST_DEAD_LETTERS", 2)
     store, sink = either_store, RecordingSink()
     sent, at_fault = sink.send, {"/x/poison"}

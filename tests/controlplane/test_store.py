@@ -280,7 +280,7 @@ async def test_a_crowded_queue_says_so_at_once(
 async def test_a_full_disk_stores_nothing_and_is_over_once_there_is_room(
     plane: Plane, proxy: ProxyClient, clock: FakeClock
 ) -> None:
-    """SQLite's own page limit fails like a full disk: with SQLITE_FULL, in the middle of a statement."""
+    """SQLite's page limit makes a write fail as a full disk does: with SQLITE_FULL, during a statement."""
     store = await SqliteStore.open(plane.settings.store.path, clock)
     ids = [f"e{n}" for n in range(99)]
     events = [json.dumps({"id": each, "pad": "x" * 9999}).encode() for each in ids]

@@ -61,7 +61,7 @@ class ClickHouse:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the process of the server at once."""
+        """Kill the process of the server immediately."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

@@ -1,4 +1,4 @@
-"""ClickHouse's HTTP interface over its own engine, chdb, which only .venv-clickhouse has.
+"""Fake of ClickHouse's HTTP interface over the engine chdb, which is installed only in .venv-clickhouse.
 
 The fake ClickHouse supports the parts that a client of ClickHouse uses: queries with parameters and settings,
 INSERTs in any data format, compression, and error codes. The engine chdb does all other work of the fake

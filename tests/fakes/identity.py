@@ -76,7 +76,7 @@ class FakeIdentityProvider(Fake):
         return list(self._ends)
 
     def accepts(self, token: str) -> bool:
-        """Return whether the upstream currently accepts this token."""
+        """Return whether the upstream currently accepts the given token."""
         return self._clock() < self._ends.get(token, float("-inf"))
 
     def client_of(self, token: str) -> str | None:
@@ -259,7 +259,7 @@ class SignIns:
         return jwt.encode(claims, self.key, self.algorithm, header)  # type: ignore[arg-type]
 
     def begin(self, query: dict[str, str]) -> Response:
-        """Redirect the browser back to the client with a code at once, as if the person had consented."""
+        """Redirect the browser back to the client with a code, without any question to the person."""
         self.asked.append(query)
         wanted = {"response_type": "code", "code_challenge_method": "S256", "client_id": CLIENT_ID}
         if any(query.get(name) != value for name, value in wanted.items()) or "openid" not in query["scope"]:

@@ -213,7 +213,7 @@ async def test_without_an_interpreter_nothing_changes(tmp_path: Path) -> None:
 async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_do(
     tmp_path: Path, code: Path
 ) -> None:
-    """The workers of the new version exit at once.
+    """The workers of the new version exit immediately after their start.
 
     The old version's workers continue to serve, until a fixed version replaces the old and the faulty
     version.

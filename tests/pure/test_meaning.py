@@ -65,7 +65,7 @@ def recased(text: str, bits: int) -> str:
 
 
 def encoded(text: str, bits: int, times: int) -> str:
-    """Return the text with some characters percent-encoded, or with its percent signs encoded again."""
+    """Return the text with some characters percent-encoded, or with its percent signs encoded twice."""
     for round_ in range(times):
         if round_:
             text = text.replace("%", "%25")

@@ -76,7 +76,7 @@ class Harness:
     certificates: dict[str, Path]  # files with private keys: the application's own, and another one
 
     def assertions(self, count: int) -> dict[str, str]:
-        """Return environment variables that name the files of an application that has no client secret."""
+        """Return environment variables that name files, for an application without a client secret."""
         directory = self.system.directory
         fresh = [self.issuer.token(ONCE_SUBJECT, AUDIENCE) for _ in range(count)]
         (directory / "assertions").write_text("\n".join(fresh), "utf-8")

@@ -138,8 +138,8 @@ def _no_constant(name: str) -> object:
 def _decoded(part: str) -> bytes:
     """Return the bytes of base64url text.
 
-    azure-identity pads the text and signs the padding, unlike RFC 7515. So base64url text with padding is
-    accepted.
+    azure-identity pads the text and signs the padding, unlike RFC 7515. The function therefore accepts
+    padding in base64url text.
     """
     try:
         raw = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))

@@ -1,10 +1,11 @@
 """The client side of HTTP/1.1: exchanges one at a time, keep-alive, pipelining and deadlines.
 
-A pipelined request waits as unparsed bytes until the preceding exchange on its connection has ended. So
-responses have the order of the requests, and a request after a malformed request is never parsed.
+A pipelined request waits as unparsed bytes until the preceding exchange on its connection has ended.
+Responses therefore have the order of the requests, and a request after a malformed request is never parsed.
 
 After the refusal of a request whose body was not read, the connection reads and discards the rest of the
-body, within limits. So the proxy cannot parse the rest of the body as the next request (RFC 9112 §9.3, §9.6).
+body, within limits. The proxy therefore cannot parse the rest of a refused request's body as the next request
+(RFC 9112 §9.3, §9.6).
 """
 
 from __future__ import annotations
@@ -217,8 +218,8 @@ class ClientConnection(OpenConnection):
         """Treat the end of the client's stream as the end of the connection.
 
         A server cannot distinguish a client that closed the connection from a client that closed only its
-        sending side. No HTTP library of an application closes only the sending side of its connection. So a
-        client that closes its sending side counts as gone, and the audit trail does not claim a response that
+        sending side. No HTTP library of an application closes only the sending side of its connection. A
+        client that closes its sending side counts as gone, so the audit trail does not claim a response that
         nobody read.
         """
         self.take_arrived()

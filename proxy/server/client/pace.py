@@ -128,7 +128,7 @@ class Pace:
         self._body_bytes += size
 
     def body_continued(self) -> None:
-        """Measure the rate of the request body from now on.
+        """Start to measure the rate at which the request body arrives.
 
         The caller has sent 100 (Continue), or the client sends the body without waiting for 100.
         """
@@ -141,7 +141,7 @@ class Pace:
             self.wait_until(NEVER)
 
     def body_resumed(self) -> None:
-        """Measure how fast the request body arrives from now on, unless the handler pauses the body."""
+        """Start to measure how fast the request body arrives, unless the handler pauses the body."""
         if self.body_is_due():
             self._start_body_clock()
 
@@ -150,7 +150,7 @@ class Pace:
         return self.state is _BODY and not self._gate.is_shut_by(HANDLER)
 
     def body_is_slow(self, now: float) -> bool:
-        """Return True if the request body arrived below the minimum rate.
+        """Return True if the request body arrived more slowly than the minimum rate.
 
         If the request body arrives fast enough, set the next check of the body's rate in one second.
         """

@@ -174,7 +174,7 @@ class Evaluation:
 
         Return False if at least one response rule, even one that only logs, needs the response body.
 
-        `filterable` means that a filter could process a response with this status and these headers. A rule
+        `filterable` means that a filter could process a response with the given status and headers. A rule
         that only logs reads the body only if `json` is true.
         """
         try:

@@ -50,7 +50,7 @@ class ResponseSink(RequestHandler):
     response: ResponseBody | None
 
     def rewriter(self) -> LinkRewriter:
-        """Return the rewriter of links for the address that the application used."""
+        """Return the object that rewrites links to the address that the application used."""
         return self.context.rewriter(self.connection.scheme, self.connection.host_for(self.head))
 
     def relocated(self, location: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Verify a client assertion (RFC 7523 §2.2) that a registered key or a trusted issuer signed.
 
-The signature of the assertion is checked at once. The proxy records the use of the assertion outside the
+The signature of the assertion is checked immediately. The proxy records the use of the assertion outside the
 event loop. A correct assertion is accepted even after many failed attempts in the name of its application. A
 signature cannot be guessed, so failed attempts in an application's name must not lock out the application.
 """
@@ -35,7 +35,7 @@ def has_assertion(form: dict[str, str]) -> bool:
 
 
 def prove_by_assertion(request: TokenRequest, form: dict[str, str]) -> None:
-    """Respond to the client assertion of a token request, at once or after its use was recorded.
+    """Respond to the client assertion of a token request, immediately or after its use was recorded.
 
     Raise OAuthError if the proxy refuses the client assertion.
     """

@@ -116,7 +116,7 @@ class UpstreamPool(ConnectionOwner):
             self._idle.append(upstream)
 
     def discard(self, upstream: UpstreamConnection) -> None:
-        """Assign this upstream connection to no other user, because the connection is unusable."""
+        """Mark this upstream connection as unusable, so that no other user gets the connection."""
         if upstream in self._idle:
             self._idle.remove(upstream)
 
@@ -187,7 +187,7 @@ class UpstreamPool(ConnectionOwner):
             self.release(upstream)
 
     def _report_egress(self, text: str) -> None:
-        """Log why the egress proxy fails: at once for a new problem, rarely for a repeated problem."""
+        """Log why the egress proxy fails: immediately for a new problem, rarely for a repeated problem."""
         now = self.deadlines.now
         logged_at = self._egress_logged_at
         if now < logged_at.get(text, -REPEATED_LOG_SECONDS) + REPEATED_LOG_SECONDS:

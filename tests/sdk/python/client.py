@@ -1,4 +1,4 @@
-"""Address and tokens of the proxy, in the form that an application with msgraph-sdk needs."""
+"""The address and the tokens of the proxy, in the form that an application with msgraph-sdk needs."""
 
 import os
 from typing import Any
