@@ -70,7 +70,10 @@ class Walk:
 
 
 async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> AsyncGenerator[Walk]:
-    """Verify the organisation's audit chain. If `known` has the number of a link, begin with this link."""
+    """Verify the organisation's audit chain.
+
+    If `known` has the number of a chain link, the verification begins with this link.
+    """
     if await store.has_master_key() and await opened_check(vault, store) != CHAINED:
         raise StoreError(
             "the audit chain lacks the events of an earlier release: start the control plane once"

@@ -32,7 +32,7 @@ class PurgeableIndex(Protocol):
 
 
 class WitnessedTime:
-    """Newest time of this host's clock that agreed with the correctly signed timestamp of a proxy.
+    """Newest time at which this host's clock agreed with a correctly signed timestamp of a proxy.
 
     If the clock of a host were a year ahead, the host would delete events a year too early. `WitnessedTime`
     prevents such an early deletion, because its time advances only when a proxy's clock agrees with the

@@ -130,7 +130,8 @@ def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> st
     """Return a name that no other operator has, for a new operator from the identity provider.
 
     The name consists of a fixed prefix and the person's display name, if no other operator has that name. If
-    another operator has this name, digits of a hash of the issuer and the subject make the name unique.
+    another operator already has the display name, digits of a hash of the issuer and the subject make the
+    name unique.
     """
     digits = hashlib.sha256(f"{issuer}\n{subject}".encode("utf-8", "replace")).hexdigest()
     for name in (f"{PREFIX}{label}", f"{PREFIX}{label} ({digits[:8]})"):

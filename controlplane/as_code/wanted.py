@@ -132,7 +132,7 @@ class WantedApp(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
         _check_end(self.secret_ends)
 
     def credentials(self, name: CredentialListName) -> tuple[WantedCredential, ...] | None:
-        """Return the app's credential list of this name, or None if no plan manages the list."""
+        """Return the app's credential list with the name `name`, or None if no plan manages the list."""
         lists = {"federated": self.federated, "keys": self.keys, "certificates": self.certificates}
         return lists[name]
 

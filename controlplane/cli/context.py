@@ -277,7 +277,7 @@ def _check(asked: Request) -> None:
     """Validate the members of a request in the same way as the admin API.
 
     Refuse an empty name, ID or time in the request. An empty value usually comes from a shell variable
-    without a value. If an empty value were ignored, the request would have a different effect.
+    without a value. If the command ignored an empty value, the request would have a different effect.
     """
     from controlplane.operations.operation import validation_problem
 
@@ -358,7 +358,7 @@ def write_json(text: bytes) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print a text with its characters unchanged.
+    """Print a text without escapes and without other changes of its characters.
 
     On a terminal, escape characters that could hide or reverse a part of the line.
     """

@@ -470,7 +470,7 @@ def approve_proposal(
 ) -> None:
     """Activate a change of rules that a different operator proposed.
 
-    `ruleset proposal ID` shows the proposal.
+    The command `ruleset proposal ID` shows one proposal.
     """
     from controlplane.operations import proposals
 

@@ -151,7 +151,7 @@ _Errors = tuple[type[Exception], ...]
 
 
 def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handler], PageRoute]:
-    """Return a decorator that makes a route from a handler that performs the operation of a form.
+    """Return a decorator that makes the route of a form from the handler of the form.
 
     If the handler raises a Refusal or an exception that `also` lists, the page `again` is shown with status
     422, the reasons, and the typed values.

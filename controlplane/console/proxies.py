@@ -189,8 +189,8 @@ async def rotate(context: OperationContext, actor: Actor, request: PageRequest) 
 async def acknowledge(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     """Acknowledge the lost events of a proxy.
 
-    The form contains the losses that the page showed. So the operator does not acknowledge by mistake a loss
-    that happened after the page was shown.
+    The form contains the losses that the page showed. The operator therefore does not acknowledge by mistake
+    a loss that happened after the page was shown.
     """
     shown_losses = {kind: request.form.get(kind, "") for kind in ("missing", "repeated", "implausible")}
     asked = filled(

@@ -32,8 +32,8 @@ class Actor:
     def is_named(self, name: str) -> bool:
         """Return True if `name` is the operator name of the actor.
 
-        Names compare as in the store, where A-Z equals a-z and all other characters must be identical. If
-        more names were equal, an operator with a different name could be taken for the actor.
+        Names compare as in the store, where A-Z equals a-z and all other characters must be identical. If the
+        comparison ignored more differences, an operator with a different name could be taken for the actor.
         """
         return fold(self.name) == fold(name)
 
@@ -42,7 +42,7 @@ class Actor:
         return self.name.startswith(_LOCAL)
 
     def may(self, role: Role, org_id: str | None) -> bool:
-        """Return True if the actor has at least this role in the organisation.
+        """Return True if the actor has at least the role `role` in the organisation.
 
         If `org_id` is None, the actor needs the role in all organisations, so only a role in EVERY_ORG
         counts.

@@ -59,7 +59,7 @@ class Step:
 class Prepared:
     """Results of slow work, such as hashing a secret, that the changes of a plan need.
 
-    The slow work ends before the transaction of the plan begins.
+    The slow work of a plan ends before the plan's transaction begins.
     """
 
     rulesets: Mapping[tuple[str, str], rulesets.ReadRuleset]  # rulesets by organisation and name

@@ -129,7 +129,7 @@ def time_column() -> str:
 
 
 def read_parts(db: sqlite3.Connection, orgs: Sequence[int] | None) -> list[Part]:
-    """Return the index parts that have events of these organisations, newest part first."""
+    """Return the index parts that have events of the given organisations, newest part first."""
     wanted = None if orgs is None else frozenset(orgs)
     by_part: dict[int, list[tuple[int, int, int, int]]] = {}
     for number, *of_org in db.execute("SELECT part, org, least, most, count FROM parts"):

@@ -366,7 +366,7 @@ _KEY_BEGINS: Final = "whsec_"
 
 
 def webhook_key(text: str) -> bytes:
-    """Return the key that a secret of Standard Webhooks contains, or raise ValueError."""
+    """Return the signing key in a secret of the Standard Webhooks format, or raise ValueError."""
     wanted = f"must be `{_KEY_BEGINS}` and 24 to 64 random bytes in base64 (`openssl rand -base64 32`)"
     try:
         key = base64.b64decode(text.removeprefix(_KEY_BEGINS), validate=True)

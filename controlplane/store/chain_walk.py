@@ -48,7 +48,7 @@ def walk(
 ) -> tuple[Reached, Misfit | None]:
     """Verify the links of an audit chain that follow `reached`, up to the link with the number `last`.
 
-    Stop before the first link that does not match.
+    Stop the verification before the first link that does not match.
     """
     with connection.damaged_text():
         return _walk(connection, org_id, reached, last, key)

@@ -279,7 +279,7 @@ class Observations:
                     self._spellings[word] = Counter((text,))
 
     def spelled(self, word: str) -> str:
-        """Return the spelling of a word that occurs most often in the recorded paths."""
+        """Return the most frequent spelling of a word in the recorded paths."""
         known = self._spellings.get(word)
         return word if known is None else min(known, key=lambda text: (-known[text], text))
 
@@ -462,7 +462,10 @@ def _paths(
     *,
     all_in_order: bool = False,
 ) -> list[SuggestedPath]:
-    """Return the suggested path patterns. HTTP methods that get the same rule on a path are combined."""
+    """Return the suggested path patterns.
+
+    If several HTTP methods get the same rule on a path, the suggestion combines the methods.
+    """
     single: list[tuple[str, str, Evidence, Filter | None]] = []
     spelled: dict[str, str] = {}
     filtered: set[tuple[str, str]] = set()  # resources and methods that have a filter
@@ -566,9 +569,9 @@ def _resource(pattern: str) -> str:
 
 
 def _root(pattern: str) -> str:
-    """Return the version and the first segment of a pattern.
+    """Return the API version and the first segment of a path pattern, such as `/v1.0/users`.
 
-    If the first segment is `/me`, also return the second segment.
+    For a pattern that begins with `/v1.0/me`, also return the next segment.
     """
     words = pattern.split("/")
     return "/".join(words[: 4 if words[2:3] == ["me"] else 3])

@@ -161,7 +161,8 @@ class Sync:
     def stopped_beside(self) -> Stops:
         """Emergency stops that the agent applies although the snapshot does not contain them.
 
-        The agent could not write these stops into the snapshot, or the first snapshot is still missing.
+        The agent could not write these emergency stops into the snapshot, or the first snapshot is still
+        missing.
         """
         return self._stopped_beside
 
@@ -262,7 +263,8 @@ class Sync:
     def _pause(self) -> float:
         """Return the seconds until the next sync with the control plane.
 
-        Jitter only shortens the pause, so that a change takes effect within one interval.
+        Jitter only shortens the pause between two syncs, so that a change of rules takes effect within one
+        interval.
         """
         interval = self.interval
         if self._failures:
@@ -321,7 +323,8 @@ class Sync:
         """Return True if the signature of the 304 response is sufficient proof that the rules are unchanged.
 
         An earlier signed response states if the control plane signs the version in its 304 responses. An
-        intermediary can't remove the statement, because the response with the statement is signed.
+        intermediary can't remove a statement from the earlier response, because the earlier response is
+        signed.
         """
         if not response.is_signed:
             return False

@@ -65,7 +65,7 @@ def counts_for(candidate: Candidate, reading: Reading) -> bool:
 def step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
     """Return the evaluation step of a rule with a filter for a path below the rule's path pattern.
 
-    A path that ends with `/$count` or `/$ref` accepts the same queries as the collection before this ending.
+    A path that ends with `/$count` or `/$ref` accepts the same queries as the path of its collection.
     """
     compiled = entry.compiled
     if compiled.hidden is None:

@@ -161,7 +161,7 @@ def folded_at_most(text: str) -> int:
 def folding_cost(text: str) -> int:
     """Return the cost of case folding for a text: a number that grows with its characters outside ASCII.
 
-    One unit of the cost is about 40 ns of processor time.
+    One unit of the folding cost is about 40 ns of processor time.
     """
     return 0 if text.isascii() else len(text) + _LIGATURE_COST * ligatures(text)
 

@@ -237,8 +237,8 @@ def _leads_through(path: Path, stripped: Path) -> bool:
 def _collect_searched(text: str, named: Named, names: set[str]) -> None:
     """Collect the property names in the value of a `$search` option.
 
-    Raise Unresolved if a search word names no property. The upstream searches for such a word in all
-    properties, also in hidden properties. In a search of messages, each word except the first of
+    Raise Unresolved if a search word names no property. The upstream searches for a word without a property
+    name in all properties, also in hidden properties. In a search of messages, each word except the first of
     `"subject:one two"` names no property, because the quoted text is itself a query.
     """
     words = _SEARCH_WORD.findall(with_words_whole(text))

@@ -214,7 +214,7 @@ class RuleFinder:
     def _wanted(self, wanted: Searched) -> dict[int, Candidate]:
         """Return a candidate for each rule that blocks or filters a path that the search can find.
 
-        The key of each candidate is the index of its rule.
+        The key of a candidate in the returned dictionary is the index of the candidate's rule.
         """
         found: dict[int, Candidate] = {}
         for entry in self._entries():
@@ -224,7 +224,7 @@ class RuleFinder:
         return found
 
     def openings(self, method: str, readings: Sequence[Reading]) -> tuple[Opening, ...]:
-        """Return each way in which a response to a request for these paths can open content without a token.
+        """Return each way in which a response to a request can open content without a token.
 
         Return an empty tuple if no rule names a path of file content literally.
         """
@@ -356,7 +356,7 @@ class RuleFinder:
         return found
 
     def candidates_of_things(self, reading: Reading, method: str) -> list[Candidate]:
-        """Return a candidate for each rule about schema elements that applies to the path interpretation."""
+        """Return a candidate for each rule about schema elements that matches the path interpretation."""
         certain_only = importance_of(reading.kind, method) != "certain"
         found: list[Candidate] = []
         for each in self.things.findings(reading.names, certain_only=certain_only):

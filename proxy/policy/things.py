@@ -88,7 +88,7 @@ class Resolver:
     def resolve(self, match: Match) -> Things:
         """Find the rows for the names in a rule's `match` in the tables of the schema.
 
-        Names that are missing in the schema are ignored.
+        Ignore the names that the schema does not contain.
         """
         resources = list(match.resource)
         names = list(match.operation)

@@ -77,7 +77,7 @@ def readable_credentials(app: SyncApp) -> tuple[SyncCredential, ...] | None:
     """Return an application's credentials in a sync response, or None without a list of credentials.
 
     The proxy ignores a credential of an unsupported kind or form, so this credential authenticates nobody.
-    The application's supported credentials stay usable.
+    The supported credentials of the application stay usable, even if another credential is ignored.
     """
     return None if app.credentials is msgspec.UNSET else _readable(app, app.credentials)
 

@@ -127,7 +127,7 @@ def run_worker(
 class Worker:
     """Owner of the state that a worker process shares among all of its HTTP exchanges.
 
-    The worker keeps this shared state of its exchanges up to date.
+    The worker process updates the state that its exchanges share.
     """
 
     def __init__(

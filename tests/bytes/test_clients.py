@@ -1,4 +1,7 @@
-"""Tests of slow, vanishing and disorderly clients: audit events are correct, other clients unaffected."""
+"""Tests of slow, vanishing and disorderly clients.
+
+Their audit events are correct, and other clients are not affected.
+"""
 
 from __future__ import annotations
 

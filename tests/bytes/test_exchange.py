@@ -940,7 +940,7 @@ async def test_a_response_that_is_not_in_the_coding_that_it_names_is_told_as_suc
 ) -> None:
     """If a response body does not have its declared coding, the proxy can't find the links in the body.
 
-    The client then receives a response with the status 502.
+    If the proxy can't decode a response body, the client receives a response with the status 502.
     """
     async with data_path(responding(ok(body, b"Content-Encoding: gzip")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())

@@ -238,7 +238,7 @@ async def test_a_fault_in_the_shadow_is_told_once_and_never_felt(
 
 
 async def test_a_target_that_only_the_shadow_finds_ambiguous_is_a_block_of_its_own(tmp_path: Path) -> None:
-    """The shadow ruleset blocks an encoded slash, and the active ruleset still allows the request."""
+    """An encoded slash makes the shadow ruleset block a request that the active ruleset allows."""
     rules = """
 version: 1
 name: next

@@ -31,7 +31,7 @@ _MOST = 500
 
 
 class _Killer:
-    """Kills this process before a given step of the start."""
+    """Kills its own process before a given step of the first start of the control plane."""
 
     def __init__(self, folder: Path, steps: int) -> None:
         self._folder = os.fsencode(folder)

@@ -386,7 +386,7 @@ async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(
 async def test_a_sign_in_for_which_no_hash_is_made_does_not_count(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sign-ins without a password check must not remove real guesses from the count of failures."""
+    """A sign-in that is refused without a password check does not count as a failed password guess."""
     with monkeypatch.context() as patched:
         patched.setattr(gate, "_MOST_HASHES_WAITING", 0)
         assert {(await browser.sign_in("ada", "wrong")).status for _ in range(6)} == {503}

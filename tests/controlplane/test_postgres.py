@@ -61,7 +61,7 @@ def new(batch_id: str, org: str = "acme", proxy: str = "p1", count: int = 1) -> 
 
 
 async def read(store: PostgresStore, position: int = 0) -> list[str]:
-    """Return the batches after the position, in the order in which a reader receives them."""
+    """Return the batches after a position, in the order in which a reader receives the batches."""
     return [each.body.decode()[7:9] for each in await store.events_after(position, 100)]
 
 

@@ -102,10 +102,10 @@ def _search_path(code: Path, environment: Mapping[str, str]) -> str:
 class System:
     """A whole test system, which the arguments of the constructor configure.
 
-    `applications` gives the ruleset file of each application. Environments override settings, such as
-    `Audit__MaxBatchSize`. If `vault` is true, the client secret and the signing key are in a key vault, as in
-    production. If `warm` is false, the test starts the control plane by its usual command, which takes one
-    second longer.
+    `applications` gives the ruleset file of each application. The given environment variables, such as
+    `Audit__MaxBatchSize`, override the settings of the programs. If `vault` is true, the client secret and
+    the signing key are in a key vault, as in production. If `warm` is false, the test starts the control
+    plane by its usual command, which takes one second longer.
 
     `register` writes the organisation and the applications to the store before the control plane starts. If
     `register` is None, the test adds the applications with the command line after the control plane has

@@ -250,7 +250,7 @@ class Killed(BaseException):
 
 
 def killed_at_write(monkeypatch: pytest.MonkeyPatch, number: int, *, written: bool) -> None:
-    """Kill the process at this write of the key file, either before the write or when the file is on disk."""
+    """Kill the process at one write of the key file, either before the write or when the file is on disk."""
     count = 0
 
     def write(path: Path, state: IdentityState) -> None:

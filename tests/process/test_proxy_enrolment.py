@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 
 def enrols_with(system: System, token: str) -> Path:
-    """Start a proxy with this enrolment token, and wait until it has keys.
+    """Start a proxy with the given enrolment token, and wait until the proxy has keys.
 
     Return the file that holds the proxy's keys.
     """
@@ -48,7 +48,7 @@ async def enrolled(system: System) -> list[dict[str, Any]]:
 async def test_a_proxy_killed_while_it_enrols_is_one_proxy_and_loses_no_event(tmp_path: Path) -> None:
     """A proxy that is killed during its enrolment counts as one proxy and loses no events.
 
-    The proxy that replaces it delivers the backlog.
+    The proxy that replaces the revoked proxy delivers the backlog of events.
 
     No event of the revoked proxy is missing.
     """

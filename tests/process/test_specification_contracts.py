@@ -454,7 +454,7 @@ def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name
 def test_files_are_made_at_the_first_start_and_private(operator: Operator) -> None:
     """The first start creates the SQLite file at Path.
 
-    If MasterKeyFile is missing, the start creates it with mode 0600.
+    If MasterKeyFile is missing, the control plane creates the file with mode 0600 when it starts.
     """
     made = [path for path in (operator.directory / "var").iterdir() if path.is_file()]
     assert {"controlplane.db", "master.key"} <= {path.name for path in made}
@@ -840,7 +840,7 @@ def evaluated(
     ],
 )
 def test_patterns(live: Live, target: str, verdict: str) -> None:
-    """A pattern has `{name}` or `*` for one segment, and `**` for all remaining segments, if any."""
+    """A path pattern has `{name}` or `*` for one segment, and `**` for all remaining segments, if any."""
     assert evaluated(live, target) == verdict
 
 

@@ -645,7 +645,7 @@ def test_2xx_3xx_and_4xx_pass_through_unchanged(live: Live, status: int) -> None
 @pytest.mark.parametrize("status", [429, 503, 504])
 @pytest.mark.parametrize("retry_after", ["7", "Wed, 21 Oct 2099 07:28:00 GMT"])
 def test_throttling_is_forwarded_with_retry_after_intact(live: Live, status: int, retry_after: str) -> None:
-    """An upstream 429 keeps its `Retry-After`, and so do 503 and 504."""
+    """Upstream responses with the status 429, 503 or 504 keep their header `Retry-After`."""
     body = b'{"error": {"code": "TooManyRequests"}}'
     id_field = new_id()
     live.upstream_says("/v1.0/open/throttled", body, [JSON, ("Retry-After", retry_after)], status)

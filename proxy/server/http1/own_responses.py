@@ -56,7 +56,7 @@ def id_fields(request_id: str, client_request_id: str | None) -> bytes:
 def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> dict[str, str]:
     """Return members of a token endpoint error, under the names that Entra uses.
 
-    An application's identity library prints these members of a token endpoint error.
+    The identity library of an application prints the members of a token endpoint error.
     """
     return {
         "timestamp": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%d %H:%M:%SZ"),

@@ -1,11 +1,11 @@
 """Limit the number of bytes that one worker buffers for all of its clients.
 
-The budget counts bodies and responses that the worker must read completely, and output that clients have not
-read yet.
+The buffer budget counts bodies and responses that the worker must read completely, and output that clients
+have not read yet.
 
-If the budget is used up, the worker refuses a request that needs more memory. To free memory, the worker
-aborts the connection of the client that has been reading slowly for the longest time. A worker's memory
-therefore does not grow with the number of clients.
+If the buffer budget is used up, the worker refuses a request that needs more memory. To free memory, the
+worker aborts the connection of the client that has been reading slowly for the longest time. A worker's
+memory therefore does not grow with the number of clients.
 """
 
 from __future__ import annotations
