@@ -205,7 +205,7 @@ def _strings(node: ast.AST) -> Iterator[str]:
 
 
 def _comments(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the comments of a Python, TOML or YAML file with their first lines.
+    """Yield each comment of a Python, TOML or YAML file with the number of its first line.
 
     Comments on successive lines count as one comment.
     """

@@ -28,7 +28,7 @@ _AGENT_SETTINGS: Final = (
 class Typed:
     """First words of the operator's command, as typed.
 
-    The commands that the control plane suggests as next steps begin with the same words.
+    The suggested next commands begin with the words with which the operator's command began.
     """
 
     program: str  # `graphward`, or `python -m controlplane`

@@ -34,7 +34,7 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A period of missing events.
+    """A period in which events are missing.
 
     The period begins at the end of the previous period of missing events, and ends at `until_ms`.
 

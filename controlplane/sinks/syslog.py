@@ -1,4 +1,4 @@
-"""A sink that sends RFC 5424 messages over TLS or TCP, each after its length (RFC 5425, RFC 6587).
+"""A sink that sends RFC 5424 messages over TLS or TCP, each behind its length (RFC 5425, RFC 6587).
 
 The syslog protocol has no acknowledgement of messages. A batch of syslog messages counts as delivered when
 the server's kernel has confirmed every byte and the connection is still open. The newest syslog messages stay

@@ -299,7 +299,7 @@ def _latest_that_stays(
     """Return the latest plausible time of an event in the block, in ms.
 
     Return None if retention may not delete any event of the block yet. The audit chain proves the time of
-    receipt, so an edited receipt time deletes nothing.
+    receipt, so a receipt time that somebody edits cannot cause a deletion.
     """
     row = connection.row(
         "SELECT kind, chained_ms FROM chain WHERE org_id = ? AND position = ? AND kind <> 'purge'",

@@ -234,7 +234,7 @@ def _read(connection: SqliteConnection, job: Job[T]) -> T:
 def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]:
     """Return the outcome of each job: the job's result, or the exception that rolled the job back.
 
-    The first attempt sets no savepoints, because jobs seldom fail. This saves a tenth of the time. If a job
+    The first attempt sets no savepoints, which saves a tenth of the time, because jobs seldom fail. If a job
     of the group fails, the store runs all jobs of the group again, each job with its own savepoint.
     """
     results = _attempt(connection, jobs, _run_bare)

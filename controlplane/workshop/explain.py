@@ -264,7 +264,7 @@ class Explainer:
     ) -> Account:
         """Explain how the response rules evaluate the response.
 
-        Before, all interpretations of the request must have given one decision.
+        The request rules must have given the same decision for all interpretations of the request.
         """
         plan = self._plan_of(reading, request)
 
@@ -369,7 +369,7 @@ class Explainer:
     def _considered(self, reading: Reading, method: str) -> _Considered:
         """Return the rules whose path matches the target, ordered by their index.
 
-        If the path parameters of a rule do not match, the rule comes last.
+        Rules whose path parameters do not match come after the rules whose parameters match.
         """
         found: list[tuple[Candidate, Name]] = []
         for name in reading.names:

@@ -55,7 +55,7 @@ class ResourceModel:
     """Schema of a graph API, whose tables are arrays of 32-bit words inside the loaded bytes.
 
     The model builds two of its tables of types only when a rule needs them. A row number in the model's
-    tables identifies each type, member, root and operation. The number -1 means that the schema has none.
+    tables identifies each type, member, root and operation. The number -1 stands for a missing row.
     """
 
     __slots__ = (
@@ -203,7 +203,7 @@ class ResourceModel:
         return first, self._first(self._operations, OPERATION_WORDS, first, self.operations, name + 1)
 
     def operations_bound_to(self, type_: int, first: int, last: int) -> tuple[int, int]:
-        """Return the range of table rows that hold the operations with this name and bound type."""
+        """Return the range of table rows of the operations with the given name and the given bound type."""
         column = self._operations + 3
         first = self._first(column, OPERATION_WORDS, first, last, type_ + 1)
         return first, self._first(column, OPERATION_WORDS, first, last, type_ + 2)

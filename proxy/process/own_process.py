@@ -108,7 +108,7 @@ def give_to_owner_of(directory: Path, descriptor: int) -> None:
 
 
 def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
-    """Return the first path that the current user may not use, its owner, and a command to fix it.
+    """Return the first path that the current user may not use, the path's owner, and a command that helps.
 
     `below` is a directory: the command makes the current user the owner of everything in this directory. If
     `below` is not given, the command changes the owner of the path only.

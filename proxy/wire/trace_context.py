@@ -46,7 +46,7 @@ def trace_id_in(trace: str) -> str:
 
 
 def parent_in(trace: str) -> TraceParent:
-    """Split a text that `trace_of` returned into its parts.
+    """Split a trace text, which `trace_of` returned, into its parts.
 
     A text that is only a trace ID counts as sampled, because its flags are unknown.
     """

@@ -22,7 +22,7 @@ from tests.pure.model_schema import SMALL, document
 
 
 def schema(*types: str, root: str = "/v1.0") -> NewSchema:
-    """Return a schema with these types, or the small test schema if no type is given."""
+    """Return a schema with the given types, or the small test schema if no type is given."""
     body = "".join(f'<EntityType Name="{name}"/>' for name in types)
     flat = encode(parse(document(body) if types else SMALL))
     return NewSchema(root, digest_of(flat), pack(flat), len(flat), "https://graph.test/v1.0/$metadata")

@@ -96,7 +96,7 @@ def _lifetime(expires_in: float | str) -> float:
 
 
 def _refusal(status: int, pause: str | None, body: bytes, now: float) -> CredentialError:
-    """Describe why the identity provider refused, by the error codes in the provider's response.
+    """Describe why the identity provider refused a request, by the error codes in its response.
 
     The text never contains the error description, because this description quotes the request.
     """

@@ -109,7 +109,8 @@ class Pace:
     def wait_until(self, deadline: float) -> None:
         """Set the deadline of the current connection state, in monotonic seconds.
 
-        While the client reads its response slowly, the deadline of the slow reader replaces this deadline.
+        While the client reads its response slowly, the deadline of the slow reader replaces the given
+        deadline.
         """
         self._due = deadline
         connection = self._connection

@@ -54,7 +54,10 @@ class TlsListener:
         context.loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Stop accepting TLS connections. TLS handshakes in progress continue."""
+        """Stop accepting TLS connections.
+
+        After the listener stops accepting connections, TLS handshakes that have begun continue.
+        """
         self._context.loop.remove_reader(self._listener)
         self._listener.close()
 
