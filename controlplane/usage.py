@@ -54,7 +54,7 @@ NOTHING_USED: Final = Uses({}, {}, {})
 
 
 class UsedEvent(Protocol):
-    """Members of an event that name the application, the rules and the credential that a request used.
+    """Members of an audit event that name the application, the rules and the credential of a request.
 
     If nothing has checked the event, each attribute of the event may have any type.
     """

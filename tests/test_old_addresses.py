@@ -1,4 +1,6 @@
-"""Tests that old addresses of a docs page that was split lead to the page that now has their subject.
+"""Tests of the old addresses of a docs page that was split.
+
+Each old address leads to the page with its subject.
 
 `python -m tests.test_old_addresses` lists the old addresses that lead nowhere.
 """
@@ -28,7 +30,7 @@ def pages() -> list[str]:
 
 
 def lost(page: str) -> set[str]:
-    """Return the old headings of a page that today's page has neither as headings nor as anchors."""
+    """Return the old headings of a page, except those that the page still has as a heading or an anchor."""
     old = {heading for name, _, heading in (address.partition("#") for address in ADDRESSES) if name == page}
     return old - anchors(DOCS / page)
 

@@ -75,7 +75,7 @@ class WantedKey(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts of a public key that a plan compares.
+        """Facts that identify a public key when a plan compares credentials.
 
         If any fact of the key differs between the store and the configuration, the plan treats the public
         keys as two credentials.

@@ -191,7 +191,7 @@ async def _difference(
 async def _require_visible(context: OperationContext, actor: Actor, wanted: Wanted) -> None:
     """Raise Forbidden if the actor can't see everything that the plan compares.
 
-    A plan would treat an existing object that the actor can't see as a new object.
+    If the actor can't see an existing object, a plan would treat the object as new.
     """
     if actor.sees is None:
         return

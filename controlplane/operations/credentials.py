@@ -229,7 +229,7 @@ async def list_all(context: OperationContext, actor: Actor, request: AppReferenc
 
 @operation("app.credential.ending", "GET", "/ending-credentials")
 async def list_ending(context: OperationContext, actor: Actor, request: ListEnding) -> EndingList:
-    """List the credentials of enabled apps that have ended or end within 30 days, earliest end first."""
+    """List the expired credentials of enabled apps, and those that expire within 30 days, soonest first."""
     org_ids = await context.resolve.sight(actor, request.org)
     now_ms = context.clock.wall_ms()
     found = await context.store.ending_credentials(org_ids, now_ms + SOON_DAYS * DAY_MS)
@@ -314,7 +314,7 @@ def _as_request() -> Iterator[None]:
 
 
 def _pins(wire: SyncFederated | SyncPublicKey | SyncCertificate) -> str:
-    """Return the JSON members of a credential that proxies receive and for which the store has no column."""
+    """Return those JSON members of a credential, as proxies receive it, that have no column in the store."""
     members: dict[str, Any] = msgspec.to_builtins(wire)
     return msgspec.json.encode(
         {name: value for name, value in members.items() if name not in ("id", "kind", "endsAt")}

@@ -1,4 +1,4 @@
-"""Copy of a SQLite store into a PostgreSQL database. An interrupted copy can be continued.
+"""Copy of a SQLite store into a PostgreSQL database. An interrupted copy of a store can be continued.
 
 Large tables are copied first, in the order of their keys, in many transactions. The last key of a table in
 the PostgreSQL database shows where an interrupted copy continues. The small tables are copied together in one

@@ -536,7 +536,7 @@ def _methods(seen: Iterable[str]) -> tuple[str, ...]:
 def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
     """Return the suggested rules for the recorded paths.
 
-    The paths of a resource that get the same rule share one rule.
+    The paths of one resource share a suggested rule if they get the same rule.
 
     If the order of rules matters, a rule with a fixed segment comes before a rule with a parameter in that
     segment. The suggested ruleset has a rule for deeper paths before the rule for their parent path. If the

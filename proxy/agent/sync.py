@@ -478,9 +478,9 @@ class Sync:
         """Parse every delivered ruleset, except a ruleset whose text is already active.
 
         If a ruleset can't be read, the active version of this ruleset stays. The agent applies the rest of
-        the sync response even if one ruleset can't be read. Rules of one organisation that this release can't
-        read must not block another organisation's secrets, rules or applications. Raise SyncRefused if no
-        ruleset can be read and no ruleset was active before.
+        the sync response even if one ruleset can't be read. If this release can't read the rules of one
+        organisation, the secrets, rules and applications of other organisations still take effect. Raise
+        SyncRefused if no ruleset can be read and no ruleset was active before.
         """
         held = self._held_rulesets()
         # An earlier release may have interpreted the text differently.

@@ -1,6 +1,6 @@
 """Tests of slow, vanishing and disorderly clients.
 
-Their audit events are correct, and other clients are not affected.
+The audit events of badly behaved clients are correct, and other clients are not affected.
 """
 
 from __future__ import annotations

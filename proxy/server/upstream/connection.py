@@ -273,7 +273,7 @@ class UpstreamConnection(BatchedConnection):
     def pause_reading(self) -> None:
         """Stop reading the response until `resume_reading`, because the client is slow.
 
-        While reading is paused, only the deadline of the slow client's connection applies.
+        While the proxy does not read the response, only the deadline of the slow client's connection applies.
         """
         self._paused = True
         self.deadline = NEVER

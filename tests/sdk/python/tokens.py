@@ -1,4 +1,4 @@
-"""Request a token with each credential class of the SDK that an application may use.
+"""Request a token with each SDK credential class that an application may use.
 
 Use each token for one request.
 """
