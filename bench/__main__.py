@@ -91,7 +91,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "jobs", nargs="*", metavar="JOB", help=f"jobs to run, of {', '.join(JOBS)}; all by default"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="compare only graphward and the relay, for half a minute"
+        "--quick", action="store_true", help="compare only graphward and a byte relay, for half a minute"
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds for each server (5)")
     parser.add_argument("--seconds", type=int, default=2, help="length of a round in seconds (2)")

@@ -141,7 +141,10 @@ class EnrolmentApi:
         # The operator log failed, for example because of a full disk. The client still receives the reason.
         except StoreError as error:
             _log.error(
-                "%s %s: could not be written to the operator log: %s", line.operator, line.operation, error
+                "the refusal of %s (%s) could not be written to the operator log: %s",
+                line.operator,
+                line.operation,
+                error,
             )
 
     async def _count_failure(self, address: str) -> None:

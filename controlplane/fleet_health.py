@@ -19,7 +19,7 @@ from controlplane.store.pages import HealthBounds
 from proxy.wire.figures import counted
 
 Presence = Literal["here", "ended", "lost"]
-"""Whether a proxy sends heartbeats, stopped in order, or is unheard of for so long that nobody waits."""
+"""Whether a proxy sends heartbeats, shut down normally, or has been silent for so long that nobody waits."""
 
 Health = Literal["ok", "ended", "stale", "degraded", "failed", "no heartbeat"]
 

@@ -400,7 +400,9 @@ def check_issuer(url: str, found: str, wanted: str) -> None:
         fix = f"write the tenant's own id in place of {template[0]}: {found}"
         raise SignInFailed(
             Cause.REGISTRATION,
-            f"{url}: the provider uses this address for many tenants, with the issuer {said(found)}. "
+            f"{url}: the provider uses this address for many tenants, so its metadata does not name"
+            " the issuer "
+            f"of one tenant but {said(found)}. "
             f"Console.OidcIssuer: {said(fix)}",
         )
     raise SignInFailed(

@@ -77,7 +77,7 @@ _Sort = Annotated[
 SOON: Final = timedelta(days=30)  # time before the end of a secret from which lists mark it
 _NAMED: Final = {"expires": "--expires"}
 
-_App = Annotated[str, typer.Argument(metavar="APP", help="ID, client ID or name.")]
+_App = Annotated[str, typer.Argument(metavar="APP", help="App, by ID, client ID or name.")]
 _Ruleset = Annotated[
     str,
     typer.Option(
@@ -113,7 +113,8 @@ def add(
         bool,
         typer.Option(
             "--no-secret",
-            help="Do not make a client secret. The app then needs a credential of another kind.",
+            help="Do not make a client secret. An app without a client secret needs a credential of"
+            " another kind.",
         ),
     ] = False,
     json: Json = False,

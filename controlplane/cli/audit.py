@@ -279,7 +279,9 @@ def export(
     ] = "ndjson",
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="File to write (standard output)."),
+        typer.Option(
+            "--output", metavar="FILE", help="File for the exported events (by default, standard output)."
+        ),
     ] = None,
     manifest: Annotated[
         Path | None,

@@ -73,7 +73,7 @@ _OPTIONS: Final = {
     name: f"--{name}" for name in ("issuer", "subject", "audience", "reuse", "keys", "expires")
 }
 
-_App = Annotated[str, typer.Argument(metavar="APP", help="ID, client ID or name.")]
+_App = Annotated[str, typer.Argument(metavar="APP", help="App, by ID, client ID or name.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="ID of the credential, such as crd-0123456789ab.")]
 _Expires = Annotated[
     str | None,

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 Q = TypeVar("Q", bound="Request")
 
 YesDelete = Annotated[
-    bool, typer.Option("--yes", help="Do not ask for confirmation. Required if the command has no terminal.")
+    bool,
+    typer.Option(
+        "--yes",
+        help="Do not ask for confirmation. The option --yes is required if the command has no terminal.",
+    ),
 ]
 
 

@@ -73,7 +73,7 @@ def explain(
         typer.Option(
             "--ip",
             metavar="A",
-            help="IP address of the client. Without the option, conditions on the client address are"
+            help="IP address of the client. Without --ip, conditions on the client address are"
             " indeterminate.",
         ),
     ] = "",

@@ -50,7 +50,7 @@ REACH: Final = Layout(
     drops=("lastHeartbeat",),
 )
 
-_App = Annotated[str, typer.Argument(metavar="APP", help="ID, client ID or name.")]
+_App = Annotated[str, typer.Argument(metavar="APP", help="App, by ID, client ID or name.")]
 _Org = Annotated[str, typer.Argument(metavar="ORG", help="ID or name.")]
 _Reason = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Reason, shown to everyone who can see the stop.")

@@ -81,7 +81,7 @@ _PasswordFile = Annotated[
     typer.Option(
         "--password-file",
         metavar="FILE",
-        help="File with the password. Without the option, the command asks for the password.",
+        help="File with the password. Without --password-file, the command asks for the password.",
     ),
 ]
 _Where = Annotated[

@@ -99,7 +99,8 @@ def set_retention(
         bool,
         typer.Option(
             "--yes",
-            help="Do not ask for confirmation. Required to shorten the time if the command has no terminal.",
+            help="Do not ask for confirmation. To shorten the time without a terminal, the option --yes"
+            " is required.",
         ),
     ] = False,
     json: Json = False,

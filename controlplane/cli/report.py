@@ -64,7 +64,7 @@ def report(
             metavar="NAME",
             help=(
                 "Class of data: mail, files, calendars, chats, directory or credentials (mail). For several "
-                "classes, repeat the option."
+                "classes, repeat --class."
             ),
         ),
     ] = None,

@@ -67,7 +67,7 @@ _Base = Annotated[
         "--base",
         metavar="URL",
         help="Address of the graph API in the HAR file (https://graph.microsoft.com). For several"
-        " addresses, repeat the option.",
+        " addresses, repeat --base.",
     ),
 ]
 

@@ -184,7 +184,7 @@ class _Reader:
     def _refuse_doctype(self, *_: object) -> None:
         raise self._error(
             "the document has a <!DOCTYPE>",
-            "remove it, because a CSDL document needs no DTD and no entities",
+            "remove the <!DOCTYPE>, because a CSDL document needs no DTD and no entities",
         )
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:

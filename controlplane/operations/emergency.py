@@ -111,7 +111,11 @@ async def lift_app(context: OperationContext, actor: Actor, request: StoppedApp)
     """Lift the emergency stop of an app, and return the stops that remain."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     if not await context.store.lift_stop(app.org_id, app.app_id):
-        raise NotFound(f"no emergency stop is set for app {app.name} itself")
+        raise NotFound(
+            f"no emergency stop is set for app {app.name}; stops of its organisation or of"
+            " everything are lifted"
+            " separately"
+        )
     context.results.append(f"lifted the stop of app {app.name}")
     return await list_all.perform(context, actor, Everything())
 

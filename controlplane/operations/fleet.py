@@ -70,7 +70,9 @@ class ProxyHealth(Response):
     implausible_times: int | None
     enrolment_token: str | None  # name of the token that the proxy enrolled with; null: an operator added it
     keys_made_at: str | None  # null: an earlier release made the keys
-    ended_at: str | None  # time at which it stopped in order with all events delivered; null after a restart
+    ended_at: (
+        str | None
+    )  # time at which the proxy shut down normally with all events delivered; null after a restart
     retired_at: str | None
 
 

@@ -312,7 +312,8 @@ def _chosen_root(org: Org, held: list[OrgSchema], wanted: str | None) -> str:
         raise NotFound(f"organisation {org.name} has no schema: store one with `model fetch`")
     if len(roots) > 1:
         raise InvalidRequest(
-            f"root: organisation {org.name} has schemas for the root paths {', '.join(roots)}: name one"
+            f"root: organisation {org.name} has schemas for several root paths: name one of"
+            f" {', '.join(roots)}"
         )
     return roots[0]
 

@@ -105,7 +105,7 @@ def _problem(proxy: Proxy, beat: Beat | None, pending: int | None, *, has_sent: 
         held = f" It had {counted(pending, 'event')} to deliver then." if pending else ""
         return (
             f"{proxy.name} {state} last heartbeat came {moment(rfc3339(received_ms))}, before the end of the"
-            " period, and did not report that the proxy stopped in order. Later events that it recorded are"
+            " period, and did not report that the proxy shut down normally. Later events that it recorded are"
             f" not known.{held}"
         )
     if pending is None:

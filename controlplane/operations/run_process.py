@@ -108,7 +108,7 @@ class RunProcess:
             async with asyncio.timeout(_START_SECONDS):
                 await self._read(len(_READY))
         except TimeoutError:
-            raise ProcessDied("because the process was not ready in time") from None
+            raise ProcessDied("because the worker process did not start in time") from None
         self.is_ready = True
 
     async def _received(self) -> bytes:

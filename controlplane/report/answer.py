@@ -77,7 +77,7 @@ class ProxyTrail(Facts):
     implausible: int
     reused_batches: int
     last_heartbeat: str | None
-    ended: bool  # true: its last heartbeat reports that it stopped in order
+    ended: bool  # true: the last heartbeat of the proxy reports that the proxy shut down normally
     pending: int | None  # events not delivered at its last heartbeat; null if it did not report them
     problem: str  # why something may be missing in addition to the numbers; or empty
     clock: str  # why times of its events may be wrong; or empty

@@ -139,7 +139,7 @@ def _proxy_row(proxy: ProxyTrail) -> tuple[str, ...]:
 def _last_heartbeat(proxy: ProxyTrail) -> str:
     if proxy.last_heartbeat is None:
         return "never"
-    return moment(proxy.last_heartbeat) + (", stopped in order" if proxy.ended else "")
+    return moment(proxy.last_heartbeat) + (", shut down normally" if proxy.ended else "")
 
 
 def _evidence(answer: Answer) -> Section:

@@ -372,7 +372,7 @@ class _Parser:
         self._at = bare.end()
         if bare[0] in _OPERATORS:
             hint = f'all terms must match, -term excludes, field:a,b matches either, "{bare[0]}" is the word'
-            raise self._error(f"{bare[0]} is not an operator: {hint}", at)
+            raise self._error(f"{bare[0]} is not an operator in filters: {hint}", at)
         text = bare[0].rstrip("*")
         if "*" in text:
             raise self._error("a wildcard in free text must be at the end of a word", at + text.index("*"))

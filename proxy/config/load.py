@@ -521,7 +521,7 @@ def _check_range(key: Key, value: Any) -> None:
 
 def _refuse_surroundings(secret: str) -> None:
     if around := surroundings(secret):
-        raise ValueError(f"the value has {around} around the secret: remove them")
+        raise ValueError(f"the value has {around} around the secret: the value must be the secret alone")
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> str:

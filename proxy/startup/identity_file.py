@@ -144,7 +144,7 @@ def lock_identity(path: Path) -> int:
         os.close(lock)
         if isinstance(error, BlockingIOError):
             cure = "give each proxy its own Agent.IdentityPath"
-            raise IdentityUnusable(f"{path}: another proxy uses it: {cure}") from None
+            raise IdentityUnusable(f"{path}: another proxy uses this identity file: {cure}") from None
         raise IdentityUnusable(f"{beside}: {error.strerror or error}") from None
     return lock
 

@@ -158,7 +158,7 @@ def test_who_may_only_look_sees_no_button_and_nothing_of_other_organisations(
         }
         page.get_by_role("link", name="edge-oslo-2").click()
         main = page.locator("main").inner_text()
-        assert "Figures of the whole proxy are not shown" in main
+        assert "Figures over all organisations of the proxy are not shown" in main
         assert "fabrikam" not in main
         assert page.locator("main button:not([data-copy])").count() == 0
         assert visit.go("/proxies/edge-amsterdam").status == 404

@@ -270,7 +270,7 @@ async def test_a_root_is_named_if_there_are_several(commands: Commands, plane: P
     status, _, err = await commands.run("store", "model", "diff", "--org", "acme")
     assert (status, err) == (
         2,
-        "--root: organisation acme has schemas for the root paths /beta, /v1.0: name one\n",
+        "--root: organisation acme has schemas for several root paths: name one of /beta, /v1.0\n",
     )
     status, _, err = await commands.run("store", "model", "diff", "--org", "acme", "--root", "/beta")
     assert (status, err.startswith("organisation acme has only one schema for the root path /beta: ")) == (

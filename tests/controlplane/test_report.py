@@ -255,7 +255,7 @@ async def test_a_proxy_that_stopped_in_order_leaves_no_gap_until_it_speaks_again
     found = await answer(trail.plane)
     assert found.complete, found.gaps
     assert [each.ended for each in found.proxies] == [True]
-    assert "2026-11-21 12:00:00 UTC, stopped in order" in str([*sections(found)])
+    assert "2026-11-21 12:00:00 UTC, shut down normally" in str([*sections(found)])
     await trail.plane.inventory.set_proxy_enabled(trail.proxy.proxy_id, False)
     assert (await answer(trail.plane)).complete
     await trail.plane.inventory.set_proxy_enabled(trail.proxy.proxy_id, True)

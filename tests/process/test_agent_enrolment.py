@@ -502,7 +502,10 @@ async def test_one_file_is_the_identity_of_one_proxy_at_a_time(
     assert not second.is_enrolled.is_set()
     await proxy.until_at_rest()
     await second.once()
-    assert "another proxy uses it: give each proxy its own Agent.IdentityPath" in second.check().detail
+    assert (
+        "another proxy uses this identity file: give each proxy its own"
+        " Agent.IdentityPath" in second.check().detail
+    )
     assert 0 < second._pause() <= 10
     assert len(control.proxies) == 1
     proxy.enrolment.close()  # the end of its process closes it too

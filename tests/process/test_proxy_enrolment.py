@@ -103,4 +103,4 @@ async def test_a_proxy_killed_while_it_enrols_is_one_proxy_and_loses_no_event(tm
         system.proxy.process.send_signal(signal.SIGHUP)
         await until(lambda: "proxy.supervisor: reloaded" in log_of(system))
         assert readiness(system)["checks"]["identity"] == {"status": "ok", "detail": ""}
-        assert "another proxy uses it" not in log_of(system)
+        assert "another proxy uses this identity file" not in log_of(system)

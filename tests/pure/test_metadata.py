@@ -59,7 +59,9 @@ MALFORMED: Final = {
     "not XML": (b"graph", "line 1: the XML is malformed"),
     "empty": (b"", "line 1: the XML is malformed"),
     "cut off": (SMALL[:2000], "the XML is malformed"),
-    "a document type": (document(A, "<!DOCTYPE a>"), "line 1: the document has a <!DOCTYPE>: remove it"),
+    "a document type": (
+        document(A, "<!DOCTYPE a>"), "line 1: the document has a <!DOCTYPE>: remove the <!DOCTYPE>"
+    ),
     "an entity": (document(A, '<!DOCTYPE a [<!ENTITY b "c">]>'), "the document has a <!DOCTYPE>"),
     "an external entity": (document(A, '<!DOCTYPE a SYSTEM "file:///a">'), "the document has a <!DOCTYPE>"),
     "an undeclared entity": (document('<EntityType Name="&a;"/>'), "line 4: the XML is malformed"),

@@ -122,7 +122,7 @@ def _anchor(tls: ssl.SSLContext, credential: Certificate) -> _Validity | None:
 
     try:
         if thumbprint_of(credential.certificate) != credential.thumbprint:
-            raise ValueError("the registered thumbprint belongs to another certificate")
+            raise ValueError("the certificate of the credential does not have the registered thumbprint")
         certificate = x509.load_der_x509_certificate(credential.certificate)
         tls.load_verify_locations(cadata=credential.certificate)
     except (ValueError, ssl.SSLError) as error:

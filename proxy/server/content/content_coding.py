@@ -61,7 +61,7 @@ class _Gzip:
     def _next_member(self) -> None:
         self._members += 1
         if self._members >= MAX_GZIP_MEMBERS:
-            raise ContentCodingError("the gzip data has too many members")
+            raise ContentCodingError("the gzip data consists of too many gzip members")
         self._member = zlib.decompressobj(wbits=31)
         self.finished = False
 
@@ -208,7 +208,7 @@ class StreamDecoder:
         Raise ContentCodingError if the compressed data is truncated.
         """
         if self.pending:
-            raise ContentCodingError("the decoder has unread output")
+            raise ContentCodingError("the decoder was finished before all decoded bytes were read")
         if self._started and not all(stage.finished for stage in self._stages):
             raise ContentCodingError("truncated data")
         return b""
