@@ -127,7 +127,10 @@ def test_volumes_and_settings_are_declared_and_two_services_share_none() -> None
 
 
 def _environment(secret: Path, **given: str) -> dict[str, str]:
-    """Return the environment that compose gives to the proxy, if compose runs with these variables."""
+    """Return the environment that compose gives to the proxy.
+
+    The variables in `given` are set for compose.
+    """
     values = SERVICES["proxy"]["environment"].items()
     return {
         name: str(secret)

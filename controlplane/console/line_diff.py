@@ -1,8 +1,8 @@
 """Pure functions that find the lines that two texts have in common, within a predictable time.
 
-Lines that occur exactly once in each text, such as IDs of rules, align the texts. Most ranges of lines
-between two aligned lines are short. In the worst case, a precise comparison of a range takes time
-proportional to the cube of the range's length.
+Lines that occur exactly once in each text, such as IDs of rules, align the texts. Between two aligned lines,
+most ranges of lines are short. In the worst case, a precise comparison of a range takes time proportional to
+the cube of the range's length.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Found:
 
 
 def _look_between(before: Sequence[str], after: Sequence[str], found: _Found) -> None:
-    """Collect the lines that align two texts, the equal lines next to them, and the gaps that remain."""
+    """Collect the pairs of equal lines in a range of two texts, and the ranges that stay unpaired."""
     at, new_at = 0, 0
     for end, new_end in [*_held_by(before, after), (len(before), len(after))]:
         if end < len(before):

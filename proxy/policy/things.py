@@ -19,7 +19,7 @@ _LONGEST_COMPARED: Final = 100  # characters of an unknown name that is compared
 
 
 class Resolver:
-    """Object that finds the table rows for names in one schema."""
+    """Resolver of the names in rules to rows in the tables of one schema."""
 
     __slots__ = ("_types", "facts", "model")
 

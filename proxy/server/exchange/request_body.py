@@ -105,7 +105,7 @@ class RequestBody:
         return other
 
     def add(self, piece: bytes) -> None:
-        """Append a piece of the request body, at least until an upstream connection is available."""
+        """Store a piece of the request body, at least until an upstream connection is available."""
         self._pieces.append(piece)
 
     def take_for_upstream(self) -> bytes:

@@ -123,7 +123,7 @@ class UpstreamUser:
 
 
 class ConnectionOwner:
-    """Interface of the pool for its upstream connections."""
+    """Interface through which upstream connections use the connection pool."""
 
     __slots__ = ("deadlines", "iteration", "settings")
 
