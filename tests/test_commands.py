@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parent.parent
 def fails(site: Path, command: str, *before: Path) -> list[str]:
     """Run an installed command with the directories `before` first in the search path.
 
-    Check that the command fails.
+    Check that the command exits with status 2.
     """
     program = f"import sys; from graphward.commands import {command}; sys.exit({command}())"
     places = os.pathsep.join(map(str, (*before, site)))

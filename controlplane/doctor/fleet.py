@@ -1,4 +1,7 @@
-"""Check the proxies by their heartbeats. Check this machine's clock against the clocks of the proxies."""
+"""Check the state of the proxies by the heartbeats that they sent.
+
+Check this machine's clock against the clocks of the proxies.
+"""
 
 from __future__ import annotations
 

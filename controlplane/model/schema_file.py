@@ -1,4 +1,4 @@
-"""Read a schema that an operator supplies as a `$metadata` document or in the flat form."""
+"""Read a schema that an operator supplies as a `$metadata` document or in flat binary form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UnreadableSchema(ValueError):
 def read_schema(data: bytes) -> ResourceModel:
     """Return the schema that the content of a file defines.
 
-    Raise UnreadableSchema if the content is neither a `$metadata` document nor a flat form.
+    Raise UnreadableSchema if the content is neither a `$metadata` document nor a schema in flat binary form.
     """
     try:
         flat = data if data.startswith(MAGIC) else encode(parse(data))

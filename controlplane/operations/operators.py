@@ -2,7 +2,8 @@
 
 Operators can't give other operators more permissions than they have themselves. An admin of an organisation
 adds and removes roles in that organisation. Anybody with an operator's password or token can act as that
-operator. Only the operator, or an admin of every organisation of the operator, can set a password or a token.
+operator. Only the operator, or an admin of every organisation of the operator, can set the operator's
+password or tokens.
 """
 
 from __future__ import annotations

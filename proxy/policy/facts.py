@@ -111,7 +111,7 @@ class RequestFacts:
         return RequestFacts(method, target, self.headers, self.client_ip, self.now, None, self._looks)
 
     def implied(self, method: str, target: Target, document: object = None) -> RequestFacts:
-        """Return the facts of an implied request, as if the same client had sent it separately.
+        """Return the facts of a request that another request implies, as if it had been sent separately.
 
         `document` is the parsed body of the implied request.
         """
@@ -220,7 +220,7 @@ class ItemReader:
 
 
 def parse_document(body: bytes) -> object:
-    """Parse JSON; each object becomes a dict from a folded name to the list of all values under that name."""
+    """Parse JSON; an object becomes a dict from each case-folded name to all values under that name."""
     try:
         text = json_text.readable(body).decode("utf-8")
         return json.loads(text, object_pairs_hook=_all_members, parse_constant=_refuse_constant)

@@ -321,7 +321,7 @@ class _Level:
         return self
 
     def fate(self, token: bytes) -> Fate | _Level:
-        """Return the fate of a JSON object's member: it stays, is removed, or must be examined."""
+        """Return the fate of a field in a JSON object: the field stays, is removed, or must be examined."""
         fate = self._fates.entries.get(token)
         if fate is None:
             fate = self.decide(json_text.decoded_string(token))

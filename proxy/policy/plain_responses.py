@@ -1,4 +1,4 @@
-"""Filter a response of any format.
+"""Filter a response in JSON or in any other format.
 
 The filtered response has no hidden property. The filtered response is JSON, or has only plain values that are
 not hidden.

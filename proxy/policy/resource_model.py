@@ -43,11 +43,11 @@ _NAMES: Final = re.compile(rb"[A-Za-z0-9_.]*")
 
 
 class DamagedModel(ValueError):
-    """Error because the given bytes are not the flat form of a graph API's schema."""
+    """Error because the given bytes are not the flat binary form of a graph API's schema."""
 
 
 def digest_of(data: bytes) -> str:
-    """Return the SHA-256 digest that identifies the flat form of a schema."""
+    """Return the SHA-256 digest that identifies a schema in flat binary form."""
     return sha256(data).hexdigest()
 
 
@@ -80,7 +80,7 @@ class ResourceModel:
     )
 
     def __init__(self, data: bytes, digest: str) -> None:
-        """Load the flat form of a schema.
+        """Load a schema from its flat binary form.
 
         Raise DamagedModel if the bytes are not a schema in flat form, or do not have the given digest.
         """
@@ -253,7 +253,7 @@ class ResourceModel:
     # Names of rows, for people.
 
     def name(self, name: int) -> str:
-        """Return a name in one of the spellings that occur in the schema."""
+        """Return the name with the given number, in one of the spellings that the schema contains."""
         start = self._words[name - 1] if name else 0
         return self._blob[start : self._words[name]].decode("ascii")
 

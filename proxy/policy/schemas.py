@@ -29,7 +29,7 @@ def folded_root(text: str) -> str:
 
 
 def root_segments(root: str) -> tuple[str, ...]:
-    """Return the segments of a folded root path, or no segments for the path `/`."""
+    """Return the segments of a root path in lower case, or no segments for the path `/`."""
     return tuple(root[1:].split("/")) if root != "/" else ()
 
 

@@ -78,7 +78,7 @@ def client_certificate(
 class CertificateAuthority:
     """A certificate authority that exists as long as its directory.
 
-    Clients trust the authority's `ca_file`.
+    Clients that trust the file `ca_file` accept the certificates of the authority.
     """
 
     def __init__(self, directory: Path) -> None:

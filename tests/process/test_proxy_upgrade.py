@@ -271,7 +271,7 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
 
 
 async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp_path: Path) -> None:
-    """The supervisor waits for a shorter time for a hanging agent than for draining workers.
+    """A hanging agent gets less time than draining workers before the supervisor kills it.
 
     If no agent runs, the proxy cannot renew its upstream tokens.
     """

@@ -1,4 +1,7 @@
-"""Tests of the editor's completions at a position in a ruleset's text. The character `|` marks the cursor."""
+"""Tests of the editor's completions at a position in a ruleset's text.
+
+The character `|` in a test text marks the position of the cursor.
+"""
 
 from __future__ import annotations
 

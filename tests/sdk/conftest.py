@@ -46,7 +46,7 @@ Results = dict[str, Any]
 
 @dataclass(slots=True)
 class Program:
-    """A running program of an application."""
+    """A running program that belongs to an application."""
 
     process: asyncio.subprocess.Process
 
