@@ -13,6 +13,7 @@ from typing import Final, Protocol
 NEVER: Final = float("inf")
 SWEEP_SECONDS: Final = 1.0
 PARTS: Final = 8
+STALL_SECONDS: Final = 1.0  # seconds between two ticks after which the event loop counts as stopped
 
 
 class Timed(Protocol):
@@ -56,8 +57,23 @@ class Deadlines:
     def _tick(self) -> None:
         # Set before the calls, so that a failure of one connection does not delay the others.
         self._handle = self._loop.call_later(SWEEP_SECONDS / PARTS, self._tick)
-        now = self.now = self._loop.time()
+        now = self._loop.time()
+        elapsed = now - self.now
+        self.now = now
+        if elapsed > STALL_SECONDS:
+            self._postpone_all(elapsed)
+            return
         due = [timed for timed in self._parts[self._next] if timed.deadline <= now]
         self._next = (self._next + 1) % PARTS
         for timed in due:
             timed.on_deadline(now)
+
+    def _postpone_all(self, seconds: float) -> None:
+        """Move every deadline to a later time, because the event loop did not run for so many seconds.
+
+        The process or its virtual machine was stopped. The worker may not have read yet the data that clients
+        and upstreams sent, and it set the newest deadlines by a clock that did not include the stop.
+        """
+        for part in self._parts:
+            for timed in part:
+                timed.deadline += seconds
