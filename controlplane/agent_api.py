@@ -443,7 +443,7 @@ def _parse_report(body: bytes, cls: type[T]) -> T:
         raise Refused("invalidPayload", "the body must be one JSON object in UTF-8") from None
     if found := sorted(_OF_OTHER_ENDPOINTS[cls] & content.keys()):
         raise Refused(
-            "invalidPayload", f"{found[0]}: this JSON member belongs to a report of another endpoint"
+            "invalidPayload", f"{found[0]}: this JSON field belongs to the report of a different endpoint"
         )
     return report
 

@@ -178,7 +178,7 @@ class IndexWriter:
                 count, last = await self._write_next()
             except IndexMovedError as moved:
                 log.warning(
-                    "writing events to the search index again, from the position that the index has: %s",
+                    "writing the missing events to the search index again: %s",
                     moved,
                 )
                 name, self._position = await self._index.outbox_name(), moved.reached
@@ -212,7 +212,7 @@ class IndexWriter:
                 await index.write_range(events, given)
             except IndexMovedError as moved:
                 log.warning(
-                    "writing events to the search index again, from the position that the index has: %s",
+                    "writing the missing events to the search index again: %s",
                     moved,
                 )
                 await self._store.go_back(name, moved.reached)

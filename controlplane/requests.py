@@ -107,7 +107,7 @@ async def response_errors(
         allowed = ", ".join(sorted(error.allowed_methods))
         refused = Refused("methodNotAllowed", f"this endpoint accepts only {allowed}", Allow=allowed)
     except web.HTTPExpectationFailed:
-        refused = Refused("expectationFailed", "the only supported expectation is 100-continue")
+        refused = Refused("expectationFailed", "the only supported value of the Expect field is 100-continue")
     # The client has closed the connection, so nobody reads a response and nothing is logged.
     except ConnectionError:
         return web.Response(status=400)

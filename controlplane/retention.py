@@ -143,7 +143,7 @@ class Retention:
             least_ms = before_ms - sink.hold_days * _DAY_MS
             if lacking_ms < least_ms:
                 _log.error(
-                    "retention: organisation %s: purging events that sink %s does not have, because the "
+                    "retention: organisation %s: purging events that were not delivered to sink %s: these "
                     "events are %d days past their retention", org.name, sink.name, sink.hold_days,
                 )  # fmt: skip
             held_ms = min(held_ms, max(lacking_ms, least_ms))

@@ -114,7 +114,9 @@ async def _send(request: web.Request, response: web.StreamResponse, streamed: St
         async for piece in streamed.pieces:
             if clock() - looked >= _LOOKED_AGAIN_SECONDS:
                 if not await request.app[GATE].is_still(request, actor):
-                    raise _NoLonger(f"operator {actor.name} was signed out or disabled, or got other roles")
+                    raise _NoLonger(
+                        f"operator {actor.name} was signed out or disabled, or got different roles"
+                    )
                 looked = clock()
             async with asyncio.timeout(_STALLED_SECONDS):
                 await response.write(piece)

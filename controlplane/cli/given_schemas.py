@@ -55,7 +55,7 @@ def given_schemas(label: str, text: str, ruleset: Ruleset, schema: Path | None, 
         return NO_SCHEMAS
     model = schema_in(schema)
     if model is None:
-        what = "its rules name things in a schema: give --schema FILE, or --config and --org"
+        what = "its rules name elements of a schema: give --schema FILE, or --config and --org"
         raise CommandFailed(INVALID_INPUT, f"{label}: {what}")
     try:
         schemas = Schemas({root_segments(folded_root(root)): model})

@@ -145,7 +145,7 @@ def reach(
     if found.stopped_at is None:
         raise CommandFailed(
             FAILED,
-            "no such emergency stop is set; `kill list` shows all stops"
+            "the emergency stop of this app or organisation is not set; `kill list` shows all stops"
             if app or org
             else "no emergency stop of everything is set; --app or --org chooses another stop, "
             "and `kill list` shows all stops",

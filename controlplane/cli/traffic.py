@@ -150,7 +150,7 @@ def replay(
     else:
         _print(_describe_replay(report, clock.monotonic() - begun))
     if interrupted:
-        raise CommandFailed(FAILED, f"interrupted: {report.looked_at:,} events were examined")
+        raise CommandFailed(FAILED, f"interrupted after {report.looked_at:,} events were examined")
 
 
 def replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:

@@ -96,7 +96,8 @@ async def _rules(
     text = None if version is None else await former.text(*version)
     if version is None or text is None:
         raise NotFound(
-            f"the rules that evaluated event {event.id} are no longer stored: name a ruleset to evaluate it"
+            f"the rules that evaluated event {event.id} are no longer stored: name a ruleset to"
+            " evaluate the event"
         )
     names = await context.resolve.names(actor, version[:1])
     schemas = await context.store.version_schemas(*version)

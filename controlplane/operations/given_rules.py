@@ -155,7 +155,7 @@ def with_schemas(given: GivenRules) -> tuple[PolicyRuleset, Schemas]:
     if not needs_schemas(ruleset):
         return ruleset, NO_SCHEMAS
     if not given.schemas.digests:
-        what = "its rules name things of a schema: name an organisation that has one"
+        what = "its rules name elements of a schema: name an organisation that has a schema"
         raise InvalidRequest(f"{given.label}: {what}")
     schemas = schemas_of(given.schemas)
     problems = thing_problems(given.text, ruleset, schemas)

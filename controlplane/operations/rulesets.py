@@ -293,8 +293,9 @@ def _schemas_for(read: ReadRuleset, org: Org, current: PackedSchemas) -> Mapping
         return NO_NAMES
     if not current.digests:
         raise Conflict(
-            f"ruleset {read.name}: its rules name things of a schema, but organisation {org.name} has none: "
-            f"store one with `model fetch URL --org {org.name}`, then apply it again"
+            f"ruleset {read.name}: its rules name elements of a schema, but organisation {org.name}"
+            " has no schema:"
+            f" store a schema with `model fetch URL --org {org.name}`, then apply the ruleset again"
         )
     return current.digests
 

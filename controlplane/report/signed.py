@@ -107,7 +107,7 @@ def claimed(payload: bytes) -> Claimed:
     try:
         return msgspec.json.decode(payload, type=Claimed)
     except msgspec.DecodeError as error:
-        raise NotVerified(f"the signed data is not JSON with the members kind and key: {error}") from None
+        raise NotVerified(f"the signed data is not JSON with the fields kind and key: {error}") from None
 
 
 def check(payload: bytes, signature: bytes, key: str) -> None:
@@ -118,7 +118,7 @@ def check(payload: bytes, signature: bytes, key: str) -> None:
         named = claimed(payload).key
         if named != key:
             raise NotVerified(
-                f"another key signed the file: the file names {named}, and --key is {key}"
+                f"another key signed the file: the file names {named}, but --key is {key}"
             ) from None
         raise NotVerified(
             "the signature of the file is not valid: the data or the signature was changed after the signing"

@@ -101,5 +101,5 @@ def _readable(body: bytes) -> list[msgspec.Raw]:
     try:
         return events_of(body)
     except ValueError as error:
-        _log.error("left the events of a damaged block out of a search: %s", error)
+        _log.error("a search omitted the events of a damaged block: %s", error)
         return []

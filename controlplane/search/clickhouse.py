@@ -227,7 +227,8 @@ class ClickHouseIndex:
             raise
         if await self.outbox_name() != known:
             raise IndexUnavailableError(
-                f"{self._where}: the table was created again, and is filled from the first event"
+                f"{self._where}: the table was created again, so the control plane fills it from the"
+                " first event"
             )
         if self._is_checked or not after:
             return

@@ -59,7 +59,7 @@ class SchemaTables:
                 "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current = 1", key
             )
             if current is None:
-                raise NotFound(f"the organisation has no schema of {root}")
+                raise NotFound(f"the organisation has no schema for the root path {root}")
             users = [f"{each.ruleset}@{each.version}" for each in _uses(connection, *key) if each.in_force]
             if users:
                 raise Conflict(f"the schema of {root} is in use: {', '.join(users)} names it")

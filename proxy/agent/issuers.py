@@ -252,7 +252,7 @@ class Issuers:
             self._not_read(issuer, held, unforeseen(error))
             return
         if held.problem.over() or issuer not in self._read:
-            log.info("read the public keys of token issuer %s", issuer)
+            log.info("fetched the public keys of token issuer %s", issuer)
         held.failures = 0
         self._read[issuer] = _Read(keys, self._clock())
         self._announce(self._message(issuer))

@@ -294,7 +294,7 @@ class Shipper:
         first, last = self._journal.numbers_sent(delivery.org_id, batch)
         delivery.quarantined = f"{batch.count} events, seq {first}-{last}: {refused.text}"
         log.error(
-            "audit batch %s of organisation %s was refused for good and quarantined in %s: %s",
+            "audit batch %s of organisation %s was refused permanently and quarantined in %s: %s",
             batch.batch_id, delivery.org_id, path, refused.text,
         )  # fmt: skip
         return 0.0
@@ -316,7 +316,7 @@ class Shipper:
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):
             log.warning(
-                "audit batch %s of %d bytes was too large; split it: %s",
+                "audit batch %s of %d bytes was too large, so the proxy splits the batch: %s",
                 batch.batch_id, len(body), description(response),
             )  # fmt: skip
             return 0.0

@@ -228,7 +228,7 @@ class Sync:
             except OSError as error:
                 log.error("the rules snapshot on disk can't be used, and can't be written again: %s", error)
             else:
-                log.warning("the rules snapshot on disk could not be used; wrote it again")
+                log.warning("the rules snapshot on disk could not be used, so the agent wrote it again")
                 self._announce(self.snapshot, False)
 
     async def _stop(self, report: Stops) -> None:

@@ -40,7 +40,7 @@ class Maintenance:
 
     def succeeded(self) -> None:
         if self.problem is not None:
-            log.info("read the %s from the key vault again", self._what)
+            log.info("reading the %s from the key vault works again", self._what)
         self.problem, self._failures, self._read_at = None, 0, time.monotonic()
 
     def failed(self, text: str) -> None:

@@ -267,8 +267,8 @@ def _members(text: bytes, start: int, names: Set[str]) -> dict[str, json_text.Me
         fold = member.name.casefold()
         if fold in seen or (fold in folded and member.name not in names):
             raise MalformedBatch(
-                f"`{_printable(member.name)}` occurs twice in an object of the batch, or in another letter "
-                "case"
+                f"`{_printable(member.name)}` occurs twice in an object of the batch, or its letter case "
+                "differs from the defined name"
             )
         seen.add(fold)
         found[member.name] = member

@@ -68,7 +68,8 @@ def compile_check(condition: Condition) -> Check:
             return _property_check(property_path(condition.name), test, looks_of(condition))
         case "param":
             raise ValueError(
-                "use compile_values_test for a condition on `param`, because its value is a part of the path"
+                "use compile_values_test for a condition on `param`, because the value of `param` is a"
+                " part of the path"
             )
 
 

@@ -362,7 +362,7 @@ class Plan:
             outcome = lane.evaluate(request, None, known)
             decision = outcome if decision is None else _strictest(decision, outcome)
         if decision is None:
-            raise MalformedTarget("the request target has no certain interpretation")
+            raise MalformedTarget("all interpretations of the request target are uncertain")
         for lane in self._slash_lanes:
             outcome = lane.evaluate(request, None, known)
             untaken = lane.default is NOTHING  # such an interpretation can only make the verdict stricter

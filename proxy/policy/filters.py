@@ -219,7 +219,7 @@ def compile_filter(transforms: Transforms) -> CompiledFilter:
     Raise ValueError if the transforms are by object type instead of by property path.
     """
     if transforms.typed:
-        raise ValueError("use compile_filter of typed_filter.py for transforms by type")
+        raise ValueError("use compile_filter of typed_filter.py for transforms that name object types")
     return CompiledFilter(transforms)
 
 

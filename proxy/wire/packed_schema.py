@@ -23,7 +23,7 @@ def unpack(packed: bytes) -> bytes:
     Raise DamagedModel if the packed bytes are damaged, or if the packed or flat form is too large.
     """
     if len(packed) > MAX_PACKED_BYTES:
-        raise DamagedModel(f"the schema has more than {MAX_PACKED_BYTES} deflated bytes")
+        raise DamagedModel(f"the compressed schema has more than {MAX_PACKED_BYTES} bytes")
     inflater = zlib.decompressobj()
     try:
         flat = inflater.decompress(packed, MAX_BYTES + 1)

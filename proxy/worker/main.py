@@ -470,9 +470,7 @@ class Worker:
                 order = await loop.run_in_executor(self._files, read_kill_file, self._kill_file)
             except Exception:  # any error: a later stop must still be seen
                 if not self._overlooks_kill_file:
-                    logger.exception(
-                        "cannot read the kill file %s: trying again after an error", self._kill_file
-                    )
+                    logger.exception("cannot read the kill file %s, trying again", self._kill_file)
                 self._overlooks_kill_file = True
                 continue
             self._overlooks_kill_file = False

@@ -66,8 +66,8 @@ def refusal_of(line: bytes, *fields: bytes) -> tuple[str, str]:
         (b"GET ?a HTTP/1.1", "does not begin with '/'"),
         (b"GET ftp://p/a HTTP/1.1", "another scheme than http and https"),
         (b"GET http://u:p@p/a HTTP/1.1", "user information"),
-        (b"GET http:///a HTTP/1.1", "authority is not a host"),
-        (b"GET http://p:x/a HTTP/1.1", "authority is not a host"),
+        (b"GET http:///a HTTP/1.1", "is not a valid host and port"),
+        (b"GET http://p:x/a HTTP/1.1", "is not a valid host and port"),
         (b"GET http://q/a HTTP/1.1", "name different hosts"),
         (b"GET http://p:8080/a HTTP/1.1", "name different hosts"),
         (b"GET https://p:80/a HTTP/1.1", "name different hosts"),
@@ -188,7 +188,7 @@ async def test_an_absolute_url_of_the_token_endpoint_is_the_token_endpoint(tmp_p
         (b"0\r\nX y\r\n\r\n", "a line of the trailer section is not a header field"),
         (b"0\r\n" + b"X: y\r\n" * 2000 + b"\r\n", "the trailer section is too large"),
         (b"x\r\n", "a chunk's size line is malformed"),
-        (b"1\r\nab\r\n", "a chunk is longer than its size"),
+        (b"1\r\nab\r\n", "a chunk of the body is longer than its size line says"),
     ],
 )
 def test_each_fault_of_a_chunked_body_has_its_own_words(body: bytes, words: str) -> None:

@@ -383,7 +383,7 @@ async def test_a_ruleset_that_needs_a_schema_is_refused_without_one(
     for where in ("store", "server"):
         status, out, err = await commands.run(where, "ruleset", "apply", str(rules), "--org", "acme")
         assert (status, out) == (1, "")
-        assert "organisation acme has none: store one with `model fetch URL --org acme`" in err
+        assert "organisation acme has no schema: store a schema with `model fetch URL --org acme`" in err
     assert await plane.store.rulesets(None) == []
     await commands.facts("store", "model", "fetch", str(small), "--org", "acme", "--root", "/v1.0")
     applied = await commands.facts("server", "ruleset", "apply", str(rules), "--org", "acme")

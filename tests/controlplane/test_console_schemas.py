@@ -38,7 +38,8 @@ async def test_a_draft_that_needs_a_schema_is_not_published_without_one(plane: P
         mark = reviewed(await review(visitor, NEW, **draft))
         seen = await publish(visitor, NEW, **draft, reviewed=mark)
         assert seen.status == 422
-        assert "organisation acme has none: store one with `model fetch URL --org acme`" in unescape(
-            seen.text
+        assert (
+            "organisation acme has no schema: store a schema with `model fetch URL"
+            " --org acme`" in unescape(seen.text)
         )
     assert await plane.store.rulesets(None) == []

@@ -430,7 +430,7 @@ async def test_what_differs_is_said(trail: Trail) -> None:
             "the signature of the file is not valid",
         ),
         (changed(files.html, b'"count":1', b'"count":0'), key, "the signature of the file is not valid"),
-        (files.json, other, f"another key signed the file: the file names {key}, and --key is {other}"),
+        (files.json, other, f"another key signed the file: the file names {key}, but --key is {other}"),
         (b"<html></html>", key, "neither the JSON nor the HTML"),
         (
             Signer(bytes(32)).sign(b'{"kind":"x","key":"%b"}' % other.encode()),

@@ -129,7 +129,10 @@ async def test_without_a_schema_a_command_says_what_to_give(
                 where, "ruleset", "explain", str(rules), "--target", MESSAGES, *options
             )
             assert status == 2
-            assert err == f"{rules}: its rules name things of a schema: name an organisation that has one\n"
+            assert (
+                err == f"{rules}: its rules name elements of a schema: name an organisation that has a"
+                " schema\n"
+            )
     har = tmp_path / "traffic.har"
     har.write_text('{"log": {"entries": []}}')
     status, _, err = await commands.run("store", "ruleset", "replay", str(rules), "--har", str(har))

@@ -208,12 +208,16 @@ def _unusable() -> dict[str, tuple[str, str | None, str]]:
     return {
         "an elliptic key": (elliptic.pem, PEM, "has no RSA private key"),
         "a small key": (small.pem, PEM, "has an RSA key of 1024 bits; at least 2048 are required"),
-        "no certificate": (private, PEM, "is not unencrypted PEM with a private key and its certificate"),
-        "no key": ("-----BEGIN CERT" + public, PEM, "is not unencrypted PEM with a private key"),
+        "no certificate": (
+            private,
+            PEM,
+            "must be unencrypted PEM with a private key and the certificate of this key",
+        ),
+        "no key": ("-----BEGIN CERT" + public, PEM, "must be unencrypted PEM with a private key"),
         "another's certificate": (foreign, PEM, "no certificate that belongs to its private key"),
-        "no PFX": (base64.b64encode(b"no PFX").decode(), PFX, "is not a PFX in base64 without a password"),
-        "no base64": ("päth", PFX, "is not a PFX in base64 without a password"),
-        "PEM called PFX": (certificate.pem, PFX, "is not a PFX in base64"),
+        "no PFX": (base64.b64encode(b"no PFX").decode(), PFX, "must be a PFX in base64 that has no password"),
+        "no base64": ("päth", PFX, "must be a PFX in base64 that has no password"),
+        "PEM called PFX": (certificate.pem, PFX, "must be a PFX in base64"),
         "PFX without its type": (certificate.pfx, None, "is too long for a client secret"),
         "an ended certificate": (ended.pem, PEM, "the certificate in the secret has expired"),
     }
@@ -556,7 +560,7 @@ async def test_an_error_that_nobody_foresaw_leaves_what_is_held_in_use(
 
 async def test_half_a_character_in_what_the_vault_says_can_be_told_all_the_same(azure: Azure) -> None:
     azure.vault.put(NAME, "-----BEGIN", "application/\ud800")
-    with pytest.raises(CredentialError, match="is not unencrypted PEM") as failure:
+    with pytest.raises(CredentialError, match="must be unencrypted PEM") as failure:
         await azure.provider.fetch()
     assert r"application/\ud800" in str(failure.value)
     msgspec.json.encode(str(failure.value))

@@ -209,13 +209,13 @@ async def test_without_threads_to_be_had_a_worker_gives_tokens_and_heeds_the_loc
 async def test_a_local_stop_is_heeded_though_it_could_not_be_looked_for(goes_wrong: Path) -> None:
     async with whole_system(goes_wrong, workers=1, environment=environment_with(goes_wrong)) as system:
         (goes_wrong / "no-look").touch()
-        await until(lambda: "stop: trying again after an error" in log_of(system))
+        await until(lambda: "stop, trying again" in log_of(system))
         async with client_of(system) as client:
             assert (await client.get("/v1.0/echo/1")).status == 200
             (goes_wrong / "stop").touch()
             (goes_wrong / "no-look").unlink()
             await status_becomes(client, "/v1.0/echo/2", 403)
-    assert log_of(system).count("trying again after an error") == 1
+    assert log_of(system).count("stop, trying again") == 1
 
 
 async def test_a_worker_that_loses_its_upkeep_ends_and_is_replaced(goes_wrong: Path) -> None:

@@ -72,7 +72,7 @@ def _from_pfx(value: str) -> tuple[object, list[x509.Certificate]]:
     try:
         key, own, others = pkcs12.load_key_and_certificates(base64.b64decode(value, validate=True), None)
     except (ValueError, UnsupportedAlgorithm):
-        raise ValueError("the secret is not a PFX in base64 without a password") from None
+        raise ValueError("the secret must be a PFX in base64 that has no password") from None
     return key, [*([own] if own is not None else []), *others]
 
 
@@ -81,4 +81,6 @@ def _from_pem(value: str) -> tuple[object, list[x509.Certificate]]:
     try:
         return serialization.load_pem_private_key(pem, None), x509.load_pem_x509_certificates(pem)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError("the secret is not unencrypted PEM with a private key and its certificate") from None
+        raise ValueError(
+            "the secret must be unencrypted PEM with a private key and the certificate of this key"
+        ) from None

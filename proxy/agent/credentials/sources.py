@@ -108,7 +108,7 @@ async def open_vault(settings: Settings, tls: ssl.SSLContext, stack: contextlib.
 
 def _token_file(identity: IdentitySettings) -> Path:
     if identity.token_file is None:
-        raise ValueError("the identity settings have no TokenFile, because the settings were not checked")
+        raise ValueError("the identity settings have no TokenFile: check the settings before this call")
     return identity.token_file
 
 

@@ -42,7 +42,8 @@ class AssertionJudge:
             if refused.problem == "audienceUnknown" and not self._warned:
                 self._warned = True
                 logger.error(
-                    "rejected client assertions of registered keys: set Proxy.PublicBaseUrl to the address "
+                    "rejected client assertions that registered keys signed: set Proxy.PublicBaseUrl to"
+                    " the address "
                     "that applications use"
                 )
             raise

@@ -85,7 +85,7 @@ class BodyReader:
         content = chunks.feed(data)
         limit = self._excess_limit
         if limit is not None and chunks.excess > limit:
-            raise MalformedBody("the chunked body has more framing than content")
+            raise MalformedBody("the chunked body has more bytes of framing than of content")
         if chunks.done:
             self.remaining = 0
             self._rest = chunks.rest

@@ -111,7 +111,7 @@ class ChunkedDecoder:
             self._state = self._DATA if self._remaining else self._TRAILER
         elif self._state == self._DATA_END:
             if content:
-                raise MalformedBody("a chunk is longer than its size")
+                raise MalformedBody("a chunk of the body is longer than its size line says")
             self._state = self._SIZE
         elif not content:
             self.done = True

@@ -323,7 +323,9 @@ def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
             transfer_encoding = value
         elif kind == EXPECT:
             if value.strip(b" \t").lower() != b"100-continue" or seen_kinds & (1 << EXPECT):
-                raise MalformedHead("the only supported expectation is 100-continue", "expectationFailed")
+                raise MalformedHead(
+                    "the only supported value of the Expect field is 100-continue", "expectationFailed"
+                )
             fields.expect_continue = not http10
         elif kind == METHOD_OVERRIDE:
             if fields.method_override not in (None, value):

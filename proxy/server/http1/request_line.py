@@ -53,7 +53,7 @@ def absolute_form(line: bytes) -> AbsoluteForm:
     if b"@" in authority:
         raise _bad_target("the target contains user information; send credentials in the Authorization field")
     if not HOST_AND_PORT.fullmatch(authority):
-        raise _bad_target("the target's authority is not a host")
+        raise _bad_target("the authority in the request target is not a valid host and port")
     if not rest and method == b"OPTIONS":
         raise _bad_target(_ASTERISK)  # RFC 9112 §3.2.4: its origin form is '*'
     path = rest if rest.startswith(b"/") else b"/" + rest

@@ -144,7 +144,7 @@ def test_the_framing_of_a_body_has_a_limit_where_one_is_set(step: int) -> None:
     pieces = [sent[at : at + step] for at in range(0, len(sent), step)]
     assert read_all(reader_of(CHUNKED), pieces) == b"x" * 20
     assert read_all(reader_of(CHUNKED, excess_limit=len(sent)), pieces) == b"x" * 20
-    with pytest.raises(MalformedBody, match="more framing than content"):
+    with pytest.raises(MalformedBody, match="more bytes of framing than of content"):
         read_all(reader_of(CHUNKED, excess_limit=100), pieces)
 
 

@@ -215,7 +215,7 @@ def test_a_body_of_more_framing_than_content_is_refused() -> None:
     assert reader.next_head() is not None
     line = b"1;" + b"x" * 200 + b"\r\n"
     frames = (line + b"c\r\n") * (EXCESS_FRAMING_BYTES // len(line) + 2)
-    with pytest.raises(MalformedBody, match="more framing than content"):
+    with pytest.raises(MalformedBody, match="more bytes of framing than of content"):
         reader.read_body(frames)
 
 

@@ -204,7 +204,7 @@ def test_a_response_is_untouched_until_its_first_byte(sent: bytes) -> None:
         (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "an unexpected interim status"),
         (CONTINUE * (MAX_INFORMATIONAL + 1), "an unexpected interim status"),
         (CHUNKED + b"x\r\n", "The upstream's response is malformed: a chunk's size line"),
-        (CHUNKED + b"1\r\nxy\r\n", "The upstream's response is malformed: a chunk is longer"),
+        (CHUNKED + b"1\r\nxy\r\n", "The upstream's response is malformed: a chunk of the body is longer"),
         (b"HTTP/1.1 200 OK\r\nA: " + b"x" * MAX_HEAD_BYTES, "is too large"),
         (b"HTTP/1.1 200 OK\r\nA: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n", "is too large"),
     ],
