@@ -201,7 +201,9 @@ class Provider:
             raise SignInFailed(
                 Cause.TOKEN,
                 f"{endpoint}: the response is about another person than the ID token: "
-                f"`sub` is {said(members.get('sub', 'missing'))}, but {said(proof.subject)} in the ID token",
+                f"`sub` of the response is {said(members.get('sub', 'missing'))}, but `sub` of the ID"
+                " token is "
+                f"{said(proof.subject)}",
             )
         return Claims("userinfo", members)
 

@@ -358,7 +358,8 @@ async def _held(context: OperationContext, app: App, credential_id: str) -> Cred
     held = next((each for each in found if each.id == credential_id), None)
     if held is None:
         raise NotFound(
-            f"app {app.name} has no credential {credential_id}: `app credential list` shows the ids"
+            f"app {app.name} has no credential {credential_id}: `app credential list` shows the IDs"
+            " of credentials"
         )
     return held
 

@@ -40,8 +40,8 @@ class Alone:
         except BlockingIOError:
             os.close(self._file)
             raise InUse(
-                f"{path} is in use by another control plane, and SQLite allows only one: stop it, or let"
-                " both use PostgreSQL"
+                f"{path} is in use by another control plane, and SQLite allows only one: stop the other"
+                " control plane, or let both control planes use PostgreSQL"
             ) from None
 
     def announce(self) -> None:

@@ -243,7 +243,9 @@ def blocks_between(
             events = _texts(body)
             if events is None:
                 _log.error(
-                    "organisation %s: left out the damaged block of events at position %d", org_id, position
+                    "organisation %s: skipped the damaged block at position %d while reading events",
+                    org_id,
+                    position,
                 )
                 continue
             texts = [text for text in events if text != PURGED]

@@ -172,7 +172,7 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
     found = _ANY_FORMAT.match(content)
     if found is not None and int(found[1]) > FORMAT:
         raise NewerState(
-            f"{slot}: written by a newer release (format {int(found[1])}, this release reads {FORMAT}). "
+            f"{slot}: a newer release wrote this file (format {int(found[1])}, this release reads {FORMAT}). "
             "Run the newer release again, because this release does not change the state of a newer release."
         )
 

@@ -106,7 +106,7 @@ class ResourceModel:
         words = self._operations + OPERATION_WORDS * self.operations
         start += 4 * HEADER_WORDS
         if len(data) != start + 4 * words + header[1]:
-            raise DamagedModel("the size of the schema does not match its tables")
+            raise DamagedModel("the size of the schema in bytes does not match the sizes of its tables")
         if not self.names:
             raise DamagedModel("the schema is empty")
         self._words: Final[memoryview] = _words_of(data[start : start + 4 * words])

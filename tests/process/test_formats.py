@@ -94,7 +94,7 @@ def test_a_state_of_a_later_release_is_refused_and_nothing_is_touched(
     retention = files / "audit"
     slot = newer_state(retention, monkeypatch)
     before = contents(files)
-    with pytest.raises(NewerState, match=f"{re.escape(str(slot))}: written by a newer release"):
+    with pytest.raises(NewerState, match=f"{re.escape(str(slot))}: a newer release wrote this file"):
         Journal(retention, max_bytes=16 * MIB)
     assert contents(files) == before
 
