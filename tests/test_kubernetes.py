@@ -18,6 +18,7 @@ import yaml
 
 from proxy.supervisor.supervisor import AGENT_MARGIN_SECONDS, DRAIN_MARGIN_SECONDS
 from proxy.wire.release import VERSION
+from tests.patience import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).parent.parent
 MANIFESTS: Final = ROOT / "conf" / "kubernetes"
@@ -47,7 +48,7 @@ def kubectl(command: str, directory: Path = ROOT) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -136,7 +137,7 @@ def test_each_manifest_has_the_published_schema(version: str, tmp_path: Path) ->
         version,
         *files,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" passed ") + done.stderr.count(" passed ") == sum(
         len(manifests(overlay)) for overlay in OVERLAYS
@@ -360,7 +361,9 @@ def pod_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = root / "made"
     made.mkdir()
     (commands,) = [text for says, text in blocks() if says == RUN]
-    subprocess.run(["sh", "-ec", commands], cwd=made, capture_output=True, timeout=60, check=True)
+    subprocess.run(
+        ["sh", "-ec", commands], cwd=made, capture_output=True, timeout=PATIENCE_SECONDS, check=True
+    )
     secrets = {
         "graphward-proxy/enrolment-token": "gwe_" + "e" * 43,
         "graphward-proxy/token-signing-key": (made / "token-signing-key").read_text(),
@@ -397,7 +400,7 @@ def test_the_programs_take_the_settings_as_they_are(overlay: str, program: str, 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

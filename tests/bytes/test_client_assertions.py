@@ -42,6 +42,7 @@ from tests.bytes.data_path import (
 from tests.bytes.test_limits import LOAD_BALANCER
 from tests.bytes.test_tokens import FORM, RIGHT, ask_for_token, asked_with, basic, form
 from tests.fakes.issuer import SigningKey, claims_of
+from tests.patience import PATIENCE_SECONDS
 
 BASE = "https://graph.contoso.example"
 ISSUER, SUBJECT, AUDIENCE = "https://issuer.example", "workload-1", "api://graphward"
@@ -361,7 +362,7 @@ def test_of_all_processes_one_uses_an_assertion_even_if_some_are_killed(tmp_path
     for each in workers:
         each.start()
     start.set()
-    firsts = [queue.get(timeout=20) for _ in workers]
+    firsts = [queue.get(timeout=PATIENCE_SECONDS) for _ in workers]
     for each in workers:
         each.join()
     assert sorted(n for first in firsts for n in first) == list(range(300))

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Response, Storage
 
 from tests.console.seed import PASSWORD, ROOT, Seeded, seed
 from tests.fakes.lifeline import end_with_parent
+from tests.patience import PATIENCE_SECONDS
 
 CHROMIUM: Final = Path("/usr/bin/chromium")
 ARGUMENTS: Final = [
@@ -112,7 +113,7 @@ def serving(config: Path) -> Iterator[tuple[str, str]]:
         yield found[1], _AGENT_API.findall("".join(lines))[0]
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="session")

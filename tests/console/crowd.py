@@ -35,6 +35,7 @@ from proxy.wire.audit_event import rfc3339
 from tests.console.seed import PASSWORD, write_config
 from tests.controlplane.plane import FakeClock
 from tests.fakes.traffic import batch
+from tests.patience import PATIENCE_SECONDS
 
 PROXIES: Final = 3_000
 APPS: Final = 300
@@ -124,7 +125,7 @@ def _event(at: int, now_ms: int) -> dict[str, object]:
 
 def _fill(path: Path, now_ms: int) -> None:
     """Copy the first organisation, application and proxy many times in the store."""
-    with sqlite3.connect(path, timeout=30) as connection:
+    with sqlite3.connect(path, timeout=PATIENCE_SECONDS) as connection:
         connection.executemany(
             "INSERT INTO orgs (org_id, name, retention, created_ms) VALUES (?, ?, 'base', ?)",
             [(f"org-{at}", LONG.format(f"tenant-{at}"), now_ms) for at in range(1, ORGS)],

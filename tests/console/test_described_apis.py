@@ -29,6 +29,7 @@ from schemathesis.specs.openapi.checks import (
 from controlplane.admin.openapi import description
 from tests.controlplane.plane import RULESET, write_settings
 from tests.fakes.lifeline import end_with_parent
+from tests.patience import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).parents[2]
 PASSWORD: Final = "correct horse battery staple"
@@ -108,7 +109,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield Running(addresses[1], addresses[0], token, proxy["apiKey"], proxy["hmacSecret"])
     finally:
         server.terminate()
-        _, log = server.communicate(timeout=20)
+        _, log = server.communicate(timeout=PATIENCE_SECONDS)
         assert "Traceback" not in log
 
 
@@ -134,5 +135,5 @@ def test_the_agent_api_does_as_described(case: Case[Any], running: Running) -> N
     body = prepared.body or b""
     prepared.headers.update(running.signed(body.encode() if isinstance(body, str) else body))
     with requests.Session() as session:
-        response = session.send(prepared, timeout=20)
+        response = session.send(prepared, timeout=PATIENCE_SECONDS)
     case.validate_response(response, checks=CHECKS)

@@ -11,6 +11,7 @@ import pytest
 from controlplane.console.areas import ROUTES
 from tests.console.conftest import Served
 from tests.console.seed import PASSWORD
+from tests.patience import PATIENCE_SECONDS
 
 ODD = (
     "\x00",
@@ -57,7 +58,7 @@ MEMBERS = (
 
 @pytest.fixture(scope="module")
 def client(served: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.address, timeout=20) as client:
+    with httpx.Client(base_url=served.address, timeout=PATIENCE_SECONDS) as client:
         client.post("/login", data={"name": "ada", "password": PASSWORD})
         yield client
 

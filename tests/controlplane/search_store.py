@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from controlplane.search.interface import Event
 from controlplane.search.sqlite_index import SqliteIndex
 from controlplane.store.migrate import migrate
+from tests.patience import PATIENCE_SECONDS
 
 
 class StoredIndex(SqliteIndex):
@@ -28,7 +29,7 @@ class StoredIndex(SqliteIndex):
 
 def put(store: Path, events: Sequence[Event]) -> None:
     """Write each event as a separate block to the store and to the search index."""
-    with closing(sqlite3.connect(store, timeout=20)) as file:
+    with closing(sqlite3.connect(store, timeout=PATIENCE_SECONDS)) as file:
         file.executemany(
             "INSERT OR IGNORE INTO blocks VALUES (?, 1, ?, 'proxy-1', 0, 0, ?)",
             [(event.position, event.org_id, b"[" + event.body + b"]") for event in events],

@@ -13,11 +13,12 @@ import pytest
 
 from controlplane.store.beginning import StoreLost, require_store_or_first_start
 from tests.controlplane.plane import FakeClock, started, write_settings
+from tests.patience import PATIENCE_SECONDS
 
 
 def _cli(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "controlplane", "--config", str(config), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from controlplane.cli.rule_usage import rows_of
 from controlplane.operations.rulesets import RulesetUsage, RuleUseFacts
 from tests.controlplane.plane import RULESET, write_settings
 from tests.controlplane.processes import ROOT, cli, facts
+from tests.patience import PATIENCE_SECONDS
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -481,7 +482,7 @@ def test_an_output_that_takes_no_more_is_a_failure_and_no_traceback(
             stdout=fd,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         os.close(fd)

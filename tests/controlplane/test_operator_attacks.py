@@ -52,6 +52,7 @@ from tests.controlplane.held_runs import Latch, read_slowly, stubborn, wait_for
 from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, context_of, event
 from tests.controlplane.test_admin import PASSWORD, call, operator
 from tests.controlplane.test_reports import GOOD_HEARTBEAT, GOOD_METRICS
+from tests.patience import PATIENCE_SECONDS
 
 EDITOR = local_actor("ada")
 NOBODY = Actor("mallory", {})
@@ -185,7 +186,7 @@ asyncio.run(serve(*sys.argv[1:]))
 """
     command = [sys.executable, "-c", program, held.path, held.begun]
     # The worker processes share its output: a reader that reaches the end has waited for all of them.
-    subprocess.run(command, check=True, timeout=30, stdout=subprocess.PIPE)
+    subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, stdout=subprocess.PIPE)
 
 
 async def test_no_operator_takes_every_place_in_the_store_s_queue(

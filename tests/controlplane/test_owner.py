@@ -17,6 +17,7 @@ from tests.controlplane.plane import write_settings
 from tests.controlplane.processes import ROOT, facts
 from tests.fakes import commands
 from tests.fakes.readable import as_if_all_could_read_the_checkout
+from tests.patience import PATIENCE_SECONDS
 
 NOBODY = 65534
 NO_STORE = (
@@ -185,7 +186,7 @@ def _python_as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProc
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -38,6 +38,7 @@ CODE: Final = Path(proxy.__file__).parents[1]
 PROXY: Final = "demo-proxy"
 START_SECONDS: Final = PATIENCE_SECONDS
 STOP_SECONDS: Final = 10
+PROBE_SECONDS: Final = 2.0  # a process that does not respond in this time is asked again
 VAULT_SECRET: Final = "graph-client"
 VAULT_SIGNING_KEY: Final = "token-signing-key"
 SIGNING_KEY: Final = "fake~signing~key~of~the~fleet~0001"
@@ -398,7 +399,7 @@ VaultRefreshSeconds = 0.5"""
 
     def _proxy_is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.admin_url}/readyz", timeout=2) as response:
+            with urllib.request.urlopen(f"{self.admin_url}/readyz", timeout=PROBE_SECONDS) as response:
                 return bool(response.status == 200)
         except urllib.error.HTTPError as error:
             error.close()
@@ -409,7 +410,7 @@ VaultRefreshSeconds = 0.5"""
 
 def _listens(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", port), timeout=PROBE_SECONDS).close()
     except OSError:
         return False
     return True

@@ -123,7 +123,7 @@ async def main():
             task.result()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await audit.stop(5.0)
+        await audit.stop(120.0)
         audit.close()
 
 logging.basicConfig(level="CRITICAL")

@@ -12,7 +12,7 @@ import ssl
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,14 +169,22 @@ def log_of(system: System) -> str:
 # Events at the control plane
 
 
+@contextlib.contextmanager
+def store_of(system: System) -> Iterator[sqlite3.Connection]:
+    """Open the store of the system's control plane, and close it at the end."""
+    path = system.directory / "controlplane.db"
+    with contextlib.closing(sqlite3.connect(path, timeout=PATIENCE_SECONDS)) as store:
+        yield store
+
+
 def events(system: System) -> list[dict[str, Any]]:
     """Return every event that the control plane stored, in the order of arrival."""
-    with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
+    with store_of(system) as store:
         return events_in(store)
 
 
 def stored_paths(system: System) -> set[str]:
-    with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
+    with store_of(system) as store:
         return {event["path"] for event in events_in(store)}
 
 

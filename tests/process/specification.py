@@ -277,7 +277,7 @@ def run(module: str, *arguments: str, **environment: str) -> subprocess.Complete
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

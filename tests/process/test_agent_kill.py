@@ -11,6 +11,7 @@ import pytest
 
 from tests.fakes.control_plane import FakeControlPlane, Script, break_off, error
 from tests.fakes.server import Response
+from tests.patience import PATIENCE_SECONDS
 from tests.process.agent_parts import AUDITING_AGENT, WORKER, start
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -54,9 +55,8 @@ async def test_no_kill_of_worker_or_agent_loses_or_doubles_an_event(tmp_path: Pa
                 agent = await agent_for(tmp_path, control)
         await killed(worker)
         recorded += await acknowledged(worker)
-        await asyncio.wait_for(
-            control.until(lambda: sum(map(len, control.events.values())) >= recorded), timeout=60
-        )
+        arrived = control.until(lambda: sum(map(len, control.events.values())) >= recorded)
+        await asyncio.wait_for(arrived, PATIENCE_SECONDS)
         agent.send_signal(signal.SIGTERM)
         await agent.wait()
         assert agent.returncode == 0

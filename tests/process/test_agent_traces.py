@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientTimeout
 
 from proxy.agent.journal import Journal
 from proxy.agent.span import LONGEST_TEXT, Source, is_sampled
@@ -28,6 +29,7 @@ from proxy.config.tls import client_tls
 from proxy.outbound.egress import DIRECT
 from proxy.outbound.session import open_session
 from tests.fakes.trace_collector import FakeTraceCollector, attributes
+from tests.patience import PATIENCE_SECONDS
 from tests.process.agent_parts import collect_all, collector, spool_writer
 from tests.process.proxy_parts import until
 from tests.process.test_agent_process import a_proxy
@@ -148,7 +150,10 @@ async def test_spans_that_are_not_taken_wait_or_are_counted_as_lost(caplog: pyte
     await exporter._session.close()
 
 
-async def test_long_paths_and_queries_fill_neither_memory_nor_a_request() -> None:
+async def test_long_paths_and_queries_fill_neither_memory_nor_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("proxy.agent.traces._REQUEST_LIMITS", ClientTimeout(total=PATIENCE_SECONDS))
     record = a_record(path="/" + "p" * 40_000, query="q" * 60_000)
     async with FakeTraceCollector() as fake:
         exporter = an_exporter(fake)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import json
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +26,7 @@ from tests.process.proxy_parts import (
     metrics,
     readiness,
     rules_file,
+    store_of,
     until,
 )
 
@@ -154,7 +153,7 @@ async def test_a_signed_refusal_under_another_status_is_no_acceptance(tmp_path: 
 
 def reported(system: System) -> int:
     """Return the number of requests in all metric windows that the proxy reported to the control plane."""
-    with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
+    with store_of(system) as store:
         bodies = [json.loads(body) for (body,) in store.execute("SELECT body FROM metrics")]
     return sum(body["evaluated"] for body in bodies)
 

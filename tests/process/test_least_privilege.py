@@ -200,7 +200,7 @@ def only_root_looks_in(parent: int, ids: tuple[str, str], children: int) -> None
     pids = [str(parent), *Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
     assert len(pids) == 1 + children
     look = [sys.executable, "-c", LOOK, *ids, *pids]
-    seen = subprocess.run(look, capture_output=True, text=True, check=True, timeout=30)
+    seen = subprocess.run(look, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
     assert seen.stdout.split() == []
     for pid in pids:  # root's tools do the same: perf, py-spy, gdb
         assert Path(f"/proc/{pid}/environ").read_bytes()
@@ -212,7 +212,9 @@ def test_check_warns_of_what_other_hosts_reach(tmp_path: Path) -> None:
     (tmp_path / "proxy.toml").write_text(PROXY, "utf-8")
     (tmp_path / "key").write_text("the-api-key", "utf-8")
     command = [sys.executable, "-m", "proxy", "--config", str(tmp_path / "proxy.toml"), "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 0
     lines = done.stderr.splitlines()
     assert [line.split(" ")[:2] for line in lines] == [
@@ -256,7 +258,9 @@ def headers_of(url: str, status: int, context: ssl.SSLContext) -> dict[str, str]
 @pytest.mark.parametrize("unit", UNITS, ids=[unit.name for unit in UNITS])
 def test_a_service_may_do_little(unit: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={MOST_EXPOSURE}"]
-    done = subprocess.run([*command, str(unit)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*command, str(unit)], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

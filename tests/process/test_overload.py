@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.fakes.system import ROOT, System
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import LIMITS, LONG, get, processes, rss_kib, rules_file, until
 
 pytestmark = pytest.mark.process
@@ -308,6 +309,8 @@ def test_a_worker_has_no_more_connections_than_descriptors(
     file = tmp_path / "proxy.toml"
     file.write_text(f"{SETTINGS}Proxy = {{MaxConnections = {wanted}}}\n", "utf-8")
     command = [sys.executable, "-c", DESCRIPTORS, str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert done.stdout.split() == [str(affordable)]
     assert ("1616 of 20000 client connections" in done.stderr) is (wanted > affordable)

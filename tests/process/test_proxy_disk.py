@@ -155,7 +155,7 @@ async def test_a_disk_that_does_not_response_silences_neither_heartbeat_nor_read
     assert "Traceback" not in log_of(system)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_a_disk_that_events_alone_have_filled_empties_again(tmp_path: Path, small_disk: Path) -> None:
     async with whole_system(tmp_path, environment=ENVIRONMENT) as system:
         await kill_control_plane(system)

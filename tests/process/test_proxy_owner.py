@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.system import ROOT
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import client_of, stored_paths, until, whole_system
 from tests.process.test_proxy_start import AS_NOBODY, config, open_directory
 
@@ -104,6 +105,6 @@ def _as_nobody(config: Path) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )

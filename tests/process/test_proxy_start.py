@@ -87,7 +87,7 @@ def run(
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -19,6 +19,7 @@ import pytest
 from proxy import __version__
 from tests.fakes.lifeline import end_with_parent
 from tests.fakes.system import ROOT, Child, System, SystemFailedError
+from tests.patience import PATIENCE_SECONDS
 from tests.process.proxy_parts import until
 
 COMPILED: Final = ROOT / "build" / "compiled"
@@ -64,7 +65,7 @@ def run(
         env=own_variables(**variables),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
 
 
