@@ -380,7 +380,7 @@ class Gate:
         the operator log stores these details.
         """
         address = _address(request)
-        _log.warning("failed sign-in from %s", address)
+        _log.warning("sign-in from %s failed", address)
         name = operator.name if operator is not None else _NOBODY
         task = asyncio.create_task(self._record_sign_in(name, address, code, details))
         self._recording.add(task)

@@ -112,7 +112,7 @@ class SingleSignOn:
         try:
             address = await self._provider.address(self._redirect_uri, _secrets_of(begun))
         except SignInFailed as failed:
-            _log.warning("failed single sign-on from %s: %s", request.remote, failed)
+            _log.warning("single sign-on from %s failed: %s", request.remote, failed)
             raise Refused(failed.cause.code, failed.sentence) from None
         response = _redirect(address)
         response.set_cookie(
@@ -209,7 +209,7 @@ class SingleSignOn:
         return SignInFailed(cause, f"no operator has such a name: {report}", details)
 
     def _refused(self, request: web.Request, failed: SignInFailed) -> Refused:
-        _log.warning("failed single sign-on from %s: %s", request.remote, failed)
+        _log.warning("single sign-on from %s failed: %s", request.remote, failed)
         cause = failed.cause
         details = {"singleSignOn": cause.word, **failed.details}
         self._gate.record_failure(request, failed.operator, code=cause.code, details=details)
@@ -289,7 +289,7 @@ def _tell_unbidden(request: web.Request) -> None:
         description = request.query.get("error_description")
         where = "received an error without the state of a sign-in"
         failed = refused_by_provider(where, request.query["error"], description)
-        _log.warning("failed single sign-on from %s: %s", request.remote, failed)
+        _log.warning("single sign-on from %s failed: %s", request.remote, failed)
 
 
 def _redirect(to: str) -> web.Response:

@@ -237,7 +237,7 @@ def _verify_place(walk: _Walk, manifest: Manifest, stem: str) -> None:
     kept = walk.links.get(manifest.previous_number)
     if kept is None or kept.hex() != manifest.previous_link:
         raise _Wrong(
-            "the chain of this range does not continue the chain of the earlier ranges",
+            "the hash chain of this range does not continue the hash chain of the earlier ranges",
             manifest.previous_number,
         )
 

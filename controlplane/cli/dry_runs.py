@@ -169,7 +169,11 @@ def _text_of(body: bytes | None) -> str | None:
     try:
         return None if body is None else body.decode()
     except UnicodeDecodeError:
-        raise CommandFailed(INVALID_INPUT, "a body that is not UTF-8 needs --schema") from None
+        raise CommandFailed(
+            INVALID_INPUT,
+            "the body is not UTF-8: give --schema, so that this command explains the request"
+            " without the store",
+        ) from None
 
 
 def _explain_event(cli: Cli, source: str | None, org: str, event: str, *, as_json: bool) -> None:

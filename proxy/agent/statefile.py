@@ -173,7 +173,9 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
     if found is not None and int(found[1]) > FORMAT:
         raise NewerState(
             f"{slot}: a newer release wrote this file (format {int(found[1])}, this release reads {FORMAT}). "
-            "Run the newer release again, because this release does not change the state of a newer release."
+            "Run the newer release again, because this release does not change an audit state that"
+            " a newer release"
+            " wrote."
         )
 
 

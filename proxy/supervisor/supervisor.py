@@ -407,7 +407,7 @@ class Supervisor:
                 self._begin_reload()
             else:
                 self._reload_again = True  # the settings may have changed after this reload read them
-                logger.info("a reload is under way; the settings will be reloaded again after it")
+                logger.info("a reload is under way; the settings will be reloaded again after this reload")
 
     def _stop(self) -> None:
         """Drain the worker processes before the agent ends.

@@ -335,7 +335,7 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
         ),
         "found chain link 4 instead of link 3",
     ),
-    "the chain made again in the middle": (remade(1), "does not continue the chain"),
+    "the chain made again in the middle": (remade(1), "does not continue the hash chain"),
     "the chain made again at the end": (remade(2), "the known link is not in the archive"),
     "the end removed": (
         gone(-1, EVENTS_SUFFIX, MANIFEST_SUFFIX),

@@ -273,7 +273,7 @@ async def test_a_reload_to_settings_that_cannot_serve_is_given_up(tmp_path: Path
         system.proxy_config.write_text(good, "utf-8")
         await load.responses(20)
         hang_up(system)  # waits until the rollback has ended
-        await until(lambda: "a reload is under way; reloading again after it" in log_of(system))
+        await until(lambda: "a reload is under way; the settings will be reloaded again" in log_of(system))
         await reloaded(system, 1)
         assert "stopped this worker before it was ready: no upstream token" in log_of(system)
         await load.responses(20)

@@ -127,7 +127,7 @@ def _object(part: str) -> dict[str, Any]:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a JSON object has two members with the same name")
+        raise ValueError("a JSON object has two fields with the same name")
     return members
 
 
