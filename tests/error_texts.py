@@ -198,7 +198,7 @@ REASONS: Final = {
     "noRuleset": "Assign a ruleset to the application with `app bind`.",
     "stopped": "If the emergency stop is no longer needed, lift it with `unkill`, or remove the "
     "file `Proxy.KillFile`.",
-    "tokenIssued": "This reason is the normal case of a token request, and needs no action.",
+    "tokenIssued": "No action is needed: the reason `tokenIssued` is the normal result of a token request.",
     "tokenRefused": "Compare the client ID and the secret of the application with `app show`. The proxy "
     "refuses a secret that was replaced or has ended.",
     "assertionRefused": "Look up the event's `credentialProblem` in "
@@ -348,9 +348,9 @@ API: Final = {
     "invalidPayload": Text(
         "The request body does not have the form that the endpoint expects. The error "
         "message names the faulty JSON field of the body.",
-        "The proxy moves a batch that gets this error to `rejected/`, together with the "
-        "response. Correct the cause of the error, then [send the batch "
-        "again](../how-to/missing-events.md).",
+        "If the control plane refuses a batch with the error `invalidPayload`, the proxy moves "
+        "the batch to `rejected/`, together with the response. Correct the cause of the error, "
+        "then [send the batch again](../how-to/missing-events.md).",
     ),
     "mixedOrganisations": Text(
         "The events of one batch belong to several organisations.",

@@ -26,7 +26,7 @@ _INTRODUCTION: Final = """\
 <!-- `python -m tests.errors_reference` writes this page. -->
 
 This page lists every error code, every reason and every exit status of Graphward. The table below shows which section of this
-page describes your code:
+page describes your error code:
 
 | You have | Section |
 |---|---|
@@ -128,7 +128,7 @@ def page_as_it_should_be() -> str:
 def _response(title: str, text: Text) -> str:
     code = title.partition(" ")[0]
     return _entry(
-        title, text.meaning, text.action, f"- **Reasons in audit events of `{code}`:** {_links(text.reasons)}"
+        title, text.meaning, text.action, f"- **Reasons in audit events with the error `{code}`:** {_links(text.reasons)}"
     )
 
 
