@@ -17,7 +17,7 @@ _ADMIN_ALL: Final = "the role admin in every organisation"
 _SEEN: Final = (
     "at least the role viewer; the response has only organisations in which the calling operator has a role"
 )
-_ANY: Final = "any operator, without a certain role"
+_ANY: Final = "any operator; no particular role is necessary"
 _GIVEN: Final = (
     "any operator; if the request names an organisation, at least the role viewer in this organisation"
 )
