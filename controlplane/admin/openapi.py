@@ -262,7 +262,7 @@ def _sessions(schemas: _Schemas) -> _Json:
 def _agent_api(schemas: _Schemas) -> dict[str, _Json]:
     audit = _signed(
         "audit",
-        "Store a batch of audit events. The control plane accepts a batch id only once.",
+        "Store a batch of audit events. The control plane accepts a batch ID only once.",
         AuditAnswer,
         schemas,
         body=Batch,

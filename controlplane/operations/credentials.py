@@ -190,7 +190,7 @@ async def add_key(context: OperationContext, actor: Actor, request: AddKey) -> A
 def _require_few_unnamed(app: App, now_ms: int) -> None:
     """Raise Conflict if the app has too many public keys without a key ID.
 
-    For an assertion, a proxy would have to try each key that has no key id.
+    For an assertion, a proxy would have to try each key that has no key ID.
     """
     keys = [
         msgspec.json.decode(each.pins)
