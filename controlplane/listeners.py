@@ -95,8 +95,8 @@ def _bound(key: str, listen: Sequence[Address], stack: ExitStack) -> list[tuple[
 def _of_address(address: Address) -> list[socket.socket]:
     """Return the bound sockets of an address in the settings.
 
-    A host name may have several addresses. If this host can bind one address of the host name, an address
-    that this host does not have is ignored.
+    A host name may have several addresses. If this machine can bind one address of the host name, ignore the
+    other addresses that do not belong to this machine.
     """
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []

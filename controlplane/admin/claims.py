@@ -70,7 +70,7 @@ class Claims:
 
 
 def what_came(found: Sequence[Claims]) -> dict[str, str]:
-    """Return the claims of each source, the names that were looked up, and the claims that were ignored."""
+    """Describe a person's sign-in claims: received claims, operator names in the claims, ignored claims."""
     came = "; ".join(f"{each.source}: {', '.join(each.about_the_person) or 'none'}" for each in found)
     names = dict.fromkeys(said(name) for each in found for name in each.names)
     passed_over = dict.fromkeys(text for each in found for text in each.passed_over)

@@ -71,7 +71,7 @@ def incomplete_claims(mappings: Iterable[OidcRoleSettings], found: Sequence[Clai
 
 
 def overage(claims: Sequence[str], details: Mapping[str, str], operator: Operator | None) -> SignInFailed:
-    """Return the sign-in failure of a person, because the provider omitted claims that may give roles."""
+    """Return the error for a sign-in that fails because the provider omitted claims that may give roles."""
     claim = ", ".join(claims)
     report = "; ".join(f"{name} {value}" for name, value in details.items())
     text = f"{_OVERAGE.format(claim=claim)}: {report}"

@@ -120,8 +120,8 @@ def set_retention(
 def _asked_if_shorter(cli: Cli, org: str, retention: Retention) -> str:
     """Ask for consent before a shorter retention deletes events.
 
-    Return the organisation's reference from the command line. If the command asked for consent, return the
-    organisation's ID instead of the reference.
+    Return the organisation's name or ID as the command line gives it. If the command asked for consent to
+    the deletion, return the organisation's ID instead.
     """
     from controlplane.operations import orgs
 

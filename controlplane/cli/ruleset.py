@@ -119,7 +119,9 @@ def check(
     schema: Annotated[
         Path | None,
         typer.Option(
-            "--schema", metavar="FILE", help="File with the upstream's $metadata, to find open routes."
+            "--schema",
+            metavar="FILE",
+            help="File with the upstream's $metadata, to find requests that bypass a rule.",
         ),
     ] = None,
     org: Annotated[
@@ -397,7 +399,7 @@ def rollback(
         typer.Option(
             "--to",
             metavar="VERSION",
-            help="Version whose text to use (the one before the active version).",
+            help="Older version whose text to use (by default the one before the active version).",
         ),
     ] = None,
     note: _Note = None,

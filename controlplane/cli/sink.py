@@ -47,7 +47,10 @@ LETTERS: Final = Layout(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the sink in the settings.")]
 Positions = Annotated[
     list[int] | None,
-    typer.Argument(metavar="[POSITION]...", help="Positions of the dead letters (all)."),
+    typer.Argument(
+        metavar="[POSITION]...",
+        help="Positions of the dead letters, which are refused events (by default, all dead letters).",
+    ),
 ]
 
 

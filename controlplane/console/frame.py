@@ -185,7 +185,7 @@ class Console:
         return self._context.clock.wall_ms()
 
     def _plain(self, request: web.Request) -> PageRequest:
-        """Return a page request without parts that may be invalid, so that an error page can be shown."""
+        """Return a request for a web page, for use by an error page, without parts that may be invalid."""
         return PageRequest(request.path, {}, request.query, NO_FORM, None, self._now_ms, _zone(request))
 
     # Errors

@@ -294,7 +294,7 @@ class Figures:
 
 
 def with_marks(rows: Sequence[Figures], marks: Sequence[charts.Mark]) -> list[Figures]:
-    """Add the marks of a chart to the rows of the chart's table, newest first.
+    """Add a row for each change that is marked in a chart to the rows of the chart's table, newest row first.
 
     The row of a mark is placed above the row of the interval that contains the mark.
     """

@@ -21,7 +21,7 @@ class EventReference(Request):
 
 
 class RulesetOfEvent(msgspec.Struct, rename="camel"):
-    """The ruleset version that evaluated an audit event, taken from the application's current ruleset."""
+    """Version that evaluated an event, from the version history of the application's present ruleset."""
 
     ruleset_id: str
     name: str

@@ -319,8 +319,8 @@ def limits_of(context: OperationContext) -> RateLimits:
 class _View:
     """Facts about proxies, limited to facts that an actor may see.
 
-    If an actor may not look at all organisations of a proxy, the actor sees no total traffic, metrics reports
-    or health reasons of this proxy.
+    If one of a proxy's organisations is not visible to the actor, the actor does not see the proxy's total
+    traffic, metrics reports or health reasons.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:

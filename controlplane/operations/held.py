@@ -1,6 +1,6 @@
 """Notes on stored audit events: their times, their retention, and events that were purged or never arrived.
 
-A search result without events is conclusive only together with notes on the stored events.
+Notes on the stored audit events show if an empty search result may be due to events that the store lacks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Range of times of the stored events of some organisations."""
+    """Facts about stored events of some organisations: time range, retention, missing events."""
 
     keepers: tuple[Keeper, ...]
     span: tuple[int, int] | None  # times of the oldest and the newest; None if there are none
@@ -145,7 +145,7 @@ def named_in(orgs: Sequence[Org], wanted: Filter) -> list[Org]:
 async def held(
     context: OperationContext, orgs: Sequence[Org], span: tuple[int, int] | None, *, count_missing: bool
 ) -> Held:
-    """Return the range of stored events of the given organisations.
+    """Return facts about stored events of the given organisations: time range, retention, missing events.
 
     `span` has the times of the oldest and newest event that the store has for the organisations.
     """

@@ -4,8 +4,8 @@ The resolver finds only rows that the actor may look at, so that the existence o
 Rows that the actor may not see do not make a name ambiguous, because the ambiguity would reveal that these
 rows exist. If a visible row requires a higher role than the actor has, the result is Forbidden.
 
-The resolver records the organisation of a row for the operator log before the resolver checks the actor's
-role. The operator log names the organisation even if the operation is refused.
+Before the resolver checks the actor's role, it records the organisation to which the row belongs. The
+operator log therefore names this organisation even if the operation is refused.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ OfOrg = TypeVar("OfOrg", Ruleset, App)
 class Resolver:
     """Class that finds store rows by ID or name, limited to the rows that an actor has permission to see.
 
-    Methods with a reference raise NotFound if the actor sees no such row, Conflict if several rows have the
-    name, and Forbidden without the required role.
+    A method that takes the name or ID of a row raises NotFound if the actor can see no such row. The method
+    raises Conflict if several rows have the name, and Forbidden if the actor lacks the required role.
     """
 
     def __init__(self, store: Store, about: set[str]) -> None:
-        """Create a resolver that adds each organisation affected by an operation to the ID list `about`."""
+        """Create a resolver that adds the ID of each found row's organisation to the set `about`."""
         self._store = store
         self._about = about
 

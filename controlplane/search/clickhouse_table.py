@@ -105,8 +105,9 @@ KEEP_DAYS: Final = "keep_days"
 def create_table(comment: str) -> str:
     """Return the SQL statement that creates the table of events.
 
-    If another process created the table first, the table keeps the comment of that process. Rows stay two
-    days longer than the retention tier, because `written` is a day in the time zone of the server.
+    If another process created the table first, the table keeps the comment of that process. ClickHouse keeps
+    a row two days longer than the retention of its event, because the column `written` has a date in the
+    server's time zone.
     """
     columns = [f"{each.name} {each.type} {each.codec}" for each in COLUMNS]
     columns += [f"{KEEP_DAYS} UInt16", "written Date DEFAULT today()"]

@@ -1,6 +1,6 @@
-"""The searchable content of an event, as plain values from its JSON.
+"""The searchable content of an event: texts and numbers from its JSON.
 
-Every search index receives the same plain values of an event.
+Every kind of search index receives the same values of an event: texts, numbers and lists of texts.
 """
 
 import math
@@ -104,7 +104,8 @@ _MOST_WORDS: Final = 256  # largest number of words of one field
 def text_words(values: dict[str, Value]) -> list[list[str]]:
     """Return the words of each text of an event, by which a free-text search can find the event.
 
-    Each text of the event has its own list, so that no phrase is found across two texts.
+    Each text of the event has a separate list of words, so that a searched phrase cannot match words of two
+    texts.
     """
     found = []
     for name in TEXT_FIELDS:

@@ -73,7 +73,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Index columns by name, with one value per event, and one line of search tokens for each event."""
+    """Batch of events for the search index: columns of values, and a line of search tokens per event."""
 
     columns: Mapping[str, Sequence[Any]]
     lines: Sequence[str]
@@ -100,7 +100,7 @@ class Codes:
         self.newest = max(self.newest, code)
 
     def of(self, name: str, values: Sequence[Any]) -> list[int | None]:
-        """Return the codes of the given field values.
+        """Return the code of each given field value: a number that stands for the value in the search index.
 
         Field values that have no code yet get the next free codes.
         """
@@ -134,7 +134,7 @@ class Codes:
         return ((name, code) for name, code in self._by_field[FOLDER].items() if code is not None)
 
     def after(self, code: int) -> Iterator[tuple[int, str, Any]]:
-        """Yield the code, the field and the value of each dictionary entry that was added after `code`."""
+        """Yield code, field and value of each dictionary entry whose code is higher than `code`."""
         for name, known in self._by_field.items():
             yield from ((each, name, value) for value, each in known.items() if each and each > code)
 
@@ -230,9 +230,9 @@ def path_digest(path: str) -> int:
 
 
 def half_octave(duration: float) -> int:
-    """Return the number of the half octave in which a duration in milliseconds lies.
+    """Return the number of the logarithmic bucket (two buckets per doubling) of a duration in milliseconds.
 
-    The half octave 0 holds all durations below 1.4 ms; a longer duration never has a lower number.
+    Bucket 0 contains all durations below 1.4 ms. A longer duration never has a lower bucket number.
     """
     return min(int(2 * log2(duration)), MOST_OCTAVES) if duration > 1 else 0
 

@@ -174,9 +174,9 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
 def _words_within(pieces: Sequence[str]) -> Iterator[str]:
     """Yield a tsquery for each word that a text must contain to match all pattern pieces.
 
-    Each word of a pattern piece must be the beginning of a word in the text, unless a `%` stands directly
-    before the piece's word. The last word of a pattern piece may be only the beginning of a longer word in
-    the text.
+    The pieces are the parts of a search pattern between its wildcards. Skip a word directly after a wildcard,
+    because the word may be the end of a longer word in the text. A word directly before a wildcard may be
+    only the beginning of a longer word in the text.
     """
     for number, piece in enumerate(pieces):
         if "%" in piece:

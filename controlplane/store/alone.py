@@ -54,7 +54,7 @@ class Alone:
         await asyncio.Event().wait()
 
     async def run(self, on_events: Callable[[], None]) -> None:
-        """Return at once, because no other control plane that must be waited for can use the SQLite file."""
+        """Return at once, because no other control plane can use the SQLite file and store events in it."""
 
     async def close(self) -> None:
         os.close(self._file)

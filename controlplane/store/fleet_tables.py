@@ -260,7 +260,7 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
 
 
 def note_heartbeat(connection: Connection, proxy_id: str, received_ms: int, said: Said) -> None:
-    """Store the values of a proxy's newest heartbeat that lists and counts of proxies need.
+    """Store the values of a proxy's newest heartbeat that are needed to list and count proxies.
 
     A heartbeat can report the proxy's end. After a heartbeat that reports the end, the proxy counts as ended
     until its next message changes `last_seen_ms`.

@@ -1072,7 +1072,7 @@ class AuditStore(OutboxStore, Protocol):
 
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]: ...
     async def received_numbers(self, org_id: str, gap_limit: int) -> Mapping[str, ReceivedNumbers]:
-        """Return, by proxy, the sequence numbers of the organisation's events that the store has received."""
+        """Return, for each proxy ID, the received sequence numbers of the organisation's events."""
 
     async def losses(self, proxy_ids: Sequence[str]) -> Mapping[str, Losses]:
         """Return the unacknowledged losses of each proxy, summed over all its organisations."""
@@ -1083,9 +1083,12 @@ class AuditStore(OutboxStore, Protocol):
     async def acknowledge_losses(
         self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None
     ) -> Losses:
-        """Acknowledge the current losses of the organisation's events at the proxy, and return these losses.
+        """Acknowledge missing, repeated and implausible events of a proxy's audit trail.
 
-        Raise Conflict if the current losses differ from the expected losses.
+        Return the numbers of these events.
+
+        Raise Conflict if the current numbers of missing, repeated or implausible events differ from the
+        numbers in `expected`.
         """
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
@@ -1118,9 +1121,10 @@ class ArchiveSource(Protocol):
         """Return the next blocks of events after the position to archive together, or None without blocks."""
 
     async def orgs_between(self, after: int, upto: int) -> list[str]:
-        """Return the IDs of the organisations whose chains cover blocks between the two positions.
+        """Return IDs of organisations whose audit chains have links for blocks between two event positions.
 
-        The result includes chains for which retention has deleted all blocks between the positions.
+        The result includes an organisation even if retention has deleted all its blocks between these
+        positions.
         """
 
     async def links_between(self, org_id: str, after: int, upto: int) -> LinkSpan:
@@ -1134,10 +1138,10 @@ class ArchiveSource(Protocol):
 
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def fix_range(self, archive: str, after: int, upto: int) -> int:
-        """Save the end of the range of events that an archive writes next, and return the saved end.
+        """Save `upto` as the end of the event range that an archive writes next, and return the range's end.
 
-        If an earlier call saved an end for the same range, return that end. The store keeps the end until the
-        archive requests a different range.
+        If an earlier call saved an end for a range with the same start `after`, return the earlier end. The
+        store keeps the end until the archive requests a range with a different start.
         """
 
 
@@ -1220,10 +1224,11 @@ class RegistryStore(Protocol):
         """Return proxies sorted by name: all proxies, or only the proxies that serve the organisation."""
 
     async def hands_of_proxies(self) -> Mapping[str, str]:
-        """Return, by proxy ID, the holder of the keys of each proxy that is in use.
+        """Return, for each proxy in use, an ID of the party that holds the keys of the proxy.
 
-        Proxies that enrolled with the same enrolment token count as one holder of keys. A proxy that an
-        operator added without an enrolment token does not share its holder of keys with any other proxy.
+        Proxies that enrolled with the same enrolment token count as proxies of one party: the result has the
+        ID of the token. A proxy that an operator added without an enrolment token counts as a separate party:
+        the result has the ID of the proxy.
         """
 
     async def find_proxies(self, reference: str) -> list[Proxy]: ...
@@ -1329,7 +1334,8 @@ class RegistryStore(Protocol):
     async def master_key_check(self, sealed: bytes) -> bytes:
         """Return the store's check text, which was encrypted with the store's master key.
 
-        If the store is new, first save the parameter `sealed` as the check text.
+        The check text shows if a control plane has the right master key. If the store has no check text yet,
+        first save the encrypted text `sealed` as the check text.
         """
 
     async def has_master_key(self) -> bool:
@@ -1414,9 +1420,9 @@ class SchemaStore(Protocol):
     async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
         """Make a schema the current schema of its root path in each organisation.
 
-        For each organisation, return the digest of the schema that was the current schema before. Raise
-        Conflict if an organisation would have too many schemas. The earlier schema stays stored, and so does
-        each schema that a ruleset version names.
+        Return, by organisation ID, the digest of the replaced schema, or None if the organisation had no
+        schema for the root path. Raise Conflict if an organisation would have too many schemas. The earlier
+        schema stays stored, and so does each schema that a ruleset version names.
         """
 
     async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:

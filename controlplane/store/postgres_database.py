@@ -13,12 +13,13 @@ whether the batch is stored already.
 
 Positions of events come from a sequence, so a transaction may commit after another transaction with higher
 positions. A reader of events in the order of positions must not read past the uncommitted positions. Every
-transaction that takes event positions first acquires a shared lock for positions, and holds the lock until
-the transaction ends. A reader first reads the value of the sequence, and then the list of transactions that
-hold the shared lock. When the reader reads the list, each transaction with a position up to the value of the
-sequence holds the shared lock, or has ended. When the transactions in the list have ended, the value of the
-sequence is a settled position: a new reader sees all events up to this position. A reader of events does not
-wait for transactions that hold no positions, or for transactions in other databases of the server.
+transaction that takes event positions first acquires a shared lock (the positions lock), and holds the lock
+until the transaction ends. A reader of events first reads the last position that the sequence gave out. Then
+the reader reads the list of the transactions that hold the positions lock. When the reader of events reads
+this list, each transaction that took one of these positions either holds the positions lock or has ended.
+After all transactions in the list have ended, all events up to the last position are committed and visible to
+new readers. This last position is called the settled position. A reader of events does not wait for
+transactions that took no event positions, or for transactions in other databases of the server.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ class PostgresDatabase:
     async def settled(self) -> int:
         """Return the settled position: all events up to that position are committed and visible to readers.
 
-        Only one thread at a time reads the settled position from the database.
+        Only one thread at a time reads from the database up to which position all events are committed.
 
         If several callers wait while another thread reads the settled position, they share the result of the
         next read.
@@ -345,7 +346,7 @@ def _end(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 class _Settling:
-    """Settled position of audit events, and the open transactions that hold event positions.
+    """Position up to which all audit events are committed, and open transactions that took event positions.
 
     A new reader sees all events up to the settled position.
     """

@@ -143,9 +143,9 @@ def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends
     """Make the keys in `made` the current keys of a proxy, in place of the previous keys.
 
     The control plane accepts the previous keys until `old_ends_ms`. If `old_ends_ms` is None, the previous
-    keys are refused at once. If the previous keys were never used and still older keys are accepted, the
-    older keys are accepted until `old_ends_ms`. The control plane therefore never accepts more than two pairs
-    of keys of a proxy.
+    keys are refused at once. If the proxy never used the previous keys, the control plane may still accept
+    older keys. The older keys are then accepted until `old_ends_ms`, and the previous keys are refused at
+    once. The control plane therefore never accepts more than two pairs of keys of a proxy.
     """
     if old_ends_ms is None:
         connection.run("DELETE FROM ending_keys WHERE proxy_id = ?", (proxy_id,))

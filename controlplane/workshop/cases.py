@@ -248,7 +248,7 @@ def _differences(case: _Case, report: Explanation) -> Iterator[_Difference]:
 
 
 def _left_open(case: _Case, report: Explanation) -> Iterator[_Difference]:
-    """Yield a difference for each fact that the verdict depends on, if the case does not give the fact."""
+    """Yield a mismatch for each fact that the verdict needs but the test case does not state."""
     asked = {
         finding.part: attempt.rule_id
         for account in (*report.accounts, *report.response_accounts)

@@ -37,7 +37,7 @@ _OF_KEY: Final = {"rules": "_Rule", "match": "_Match", "conditions": "_Condition
 
 @dataclass(frozen=True, slots=True)
 class SchemaWords:
-    """Schema names that can occur in a ruleset.
+    """Names from a schema (types, relations, properties, operations, root paths) that a ruleset may contain.
 
     Each list of names is sorted and has no duplicates.
     """

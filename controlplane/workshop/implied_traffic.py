@@ -55,7 +55,7 @@ def _implied(method: str, target: Target, body: bytes | None) -> list[Implied]:
 
 
 def _likely(implied: Implied) -> list[Way]:
-    """Return the most likely address, with the first method, of a request that recorded traffic implies.
+    """Return the likely method and address of a request that the query or body of another request contains.
 
     If the base path ends with a collection, the path gets an object ID after the base path.
     """

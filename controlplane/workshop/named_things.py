@@ -156,11 +156,11 @@ def _thing(graph: SchemaGraph, steps: tuple[reached.Step, ...]) -> Thing | None:
 
 
 def _is_of_one_type(graph: SchemaGraph, step: reached.Step) -> bool:
-    """Return True if the relation's target objects are contained, or if no type derives from their type.
+    """Return True if the relation's objects are part of its owner, or if no type derives from their type.
 
-    The path `/users/{id}/messages` counts as the type `message`, which is the type of its objects.
-    `/groups/{id}/members` counts as a relation, because the members of a group also have addresses outside
-    the group.
+    The path `/users/{id}/messages` counts as the type `message`, which is the type of its objects. The path
+    `/groups/{id}/members` counts as the relation `group.members`, not as a type, because members of a group
+    also have addresses outside the group.
     """
     return bool(graph.model.member_flags(step.member) & CONTAINED) or not graph.has_derived(step.type)
 

@@ -65,9 +65,9 @@ class Route:
     """A group of similar requests that reach one schema element.
 
     `template` is the form of the route that people read, such as `/users/{id}`. The `examples` are requests
-    that use the route. If the response contains more than the schema element, `place` is the path to the
-    element inside the response. `link` names a property of the response. The property that `link` names
-    contains an address that opens the schema element.
+    that use the route. If the schema element is only a part of the response, `place` is the property path to
+    the schema element within the response. `link` names a property of the response. The property that `link`
+    names contains an address that opens the schema element.
     """
 
     kind: RouteKind
@@ -118,7 +118,7 @@ class RouteEnumeration:
     # Paths and queries.
 
     def _paths(self, thing: Thing) -> Iterator[Path]:
-        """Yield the paths to objects of the element's type, or to objects that have the element."""
+        """Yield the paths to objects of a type, or to objects that have a property, relation or operation."""
         graph, wanted = self._graph, thing.type
         arrives = graph.may_be if thing.kind is ThingKind.TYPE else graph.is_a
         found = graph.paths(lambda type_: arrives(type_, wanted), through_references=self._through_references)
@@ -174,7 +174,7 @@ class RouteEnumeration:
     # Operations.
 
     def _calls(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield requests that call one operation, one for each path to an object that has the operation."""
+        """Yield a call of an operation for each path to an object or collection that has the operation."""
         model, operation = self._model, thing.member
         name = model.operation_name(operation)
         if not model.operation_flags(operation) & BOUND:
@@ -323,9 +323,10 @@ def _posted(
 
 
 def _with_query(kind: RouteKind, prefix: tuple[str, ...], segments: tuple[str, ...], query: str) -> Route:
-    """Return a route with the query on the path.
+    """Return a route (a group of example requests) to a path with the query options `query`.
 
-    If the path ends with a key, the route also includes the query on the collection.
+    If the path ends with an object key, the route has a second example request: the same query on the
+    object's collection.
     """
     asked = [segments, segments[:-1]] if segments[-1] == KEY else [segments]
     targets = [f"{_example('GET', prefix, each).target}?{query}" for each in asked]

@@ -1,4 +1,4 @@
-"""List the routes that a ruleset leaves open to the schema elements that its rules name."""
+"""List requests that bypass a rule and reach a type, relation, property or operation that the rule names."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RuleRoutes:
 
 @dataclass(frozen=True, slots=True)
 class RoutesReport:
-    """Routes to schema elements, as far as the rules of a ruleset leave the routes open.
+    """Report on requests that bypass the rules of a ruleset and reach the schema elements in these rules.
 
     Each entry of `unknown` stands for a path that the schema does not contain: the rule and the path's
     position. `skipped` counts the rules that were not examined because the ruleset has too many routes.
@@ -269,7 +269,7 @@ class _Examination:
     def _is_as_strict(
         rule: Rule, decision: Decision, example: Example, compiled: CompiledRuleset, place: str = ""
     ) -> bool:
-        """Return True if the decision hides the schema element as strictly as the rule.
+        """Return True if the decision on the example request hides at least as much as the rule would hide.
 
         `place` is the property path to the schema element in the response.
         """
@@ -285,7 +285,7 @@ class _Examination:
         return rule.transforms is None or _hides_at(decision.transforms, rule.transforms, place)
 
     def _closing_match(self, things: list[Thing]) -> str:
-        """Return a `match` text that closes all routes to the schema elements; "" without a schema."""
+        """Return the text of a `match` that covers every path to the schema elements; "" without a schema."""
         if self._graph is None:
             return ""
         operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)
@@ -302,7 +302,7 @@ class _Examination:
     # Navigations that an allow or a filter passes.
 
     def _passing(self, index: int, rule: Rule, compiled: CompiledRuleset) -> Iterator[Passing]:
-        """Yield each navigation that a rule does not name, but lets a request read by `$expand`."""
+        """Yield each relation that other rules hide, but that the rule lets requests read by `$expand`."""
         methods = {method.upper() for method in rule.match.methods}
         if rule.verdict == "block" or rule.when == "response" or (methods and "GET" not in methods):
             return
@@ -325,7 +325,7 @@ class _Examination:
                     yield Passing(name, example, hidden_by)
 
     def _hiding(self, index: int, edge: Edge, decision: Decision) -> Iterator[int]:
-        """Yield each rule that hides a navigation's target but had no part in the example's decision."""
+        """Yield the index of each rule that hides a relation's objects but did not affect `decision`."""
         for at, rule in enumerate(self._ruleset.rules):
             methods = {method.upper() for method in rule.match.methods}
             if at == index or rule.verdict not in ("block", "filter") or rule.id in decision.rule_ids:
@@ -376,7 +376,7 @@ def _hides_link(decision: Decision, link: str) -> bool:
 
 
 def _hides_at(found: Transforms, wanted: Transforms, place: str) -> bool:
-    """Return True if `found` hides, in the objects at property path `place`, all that `wanted` hides."""
+    """Return True if, in objects at the path `place`, `found` hides every property that `wanted` hides."""
     if any(_hides_as_much(Transforms(each.strip, each.allow), wanted) for each in found.typed):
         return True
     if not place:

@@ -30,6 +30,9 @@ class LastingProblem:
         self.text, self._logged_at, self._unlogged = text, now, 0
 
     def over(self) -> bool:
-        """Clear the lasting problem. Return True if a problem was recorded."""
+        """Record that the problem in this log has ended.
+
+        Return True if a problem was recorded before.
+        """
         was, self.text = self.text, None
         return was is not None

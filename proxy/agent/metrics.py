@@ -29,8 +29,8 @@ class MetricsReporter:
 
     If a metrics report does not arrive at the control plane, the next report covers its period too.
 
-    The agent stores the reported totals on a memory page of counters that only the agent writes. The agent's
-    page of counters remains after the agent ends.
+    The agent stores the reported totals on a memory page of counters that only the agent writes. The memory
+    page outlives the agent process, so that the next agent process continues with the stored totals.
     """
 
     def __init__(

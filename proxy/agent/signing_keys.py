@@ -172,9 +172,9 @@ def in_force(
 ) -> list[SecretVersion]:
     """Return the key version that signs first, then the other accepted key versions, newest first.
 
-    The oldest usable version signs until the next version has existed for `settle` seconds. After the oldest
-    version has stopped signing, proxies accept it for a token's lifetime and `settle` seconds more, because
-    some proxies read the next version late.
+    A key version signs tokens until the next version has existed for `settle` seconds. Proxies accept the
+    tokens of the replaced version for a token's lifetime and another `settle` seconds, because some proxies
+    read the next version late.
     """
     usable = sorted(
         (each for each in versions if each.enabled and now < each.expires_at),

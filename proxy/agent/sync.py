@@ -70,7 +70,8 @@ class SyncRefused(Exception):
 class _Older(Exception):
     """Error because a sync response is older than the active rules.
 
-    An emergency stop in the older response may be lifted already.
+    An operator may have lifted an emergency stop of the older response after the control plane made this
+    response.
     """
 
 
@@ -322,8 +323,8 @@ class Sync:
     def _is_proved(self, held: Snapshot, response: Response) -> bool:
         """Return True if the signature of the 304 response is sufficient proof that the rules are unchanged.
 
-        An earlier signed response states if the control plane signs the version in its 304 responses. An
-        intermediary can't remove a statement from the earlier response, because the earlier response is
+        An earlier signed response contains a flag that is true if the control plane signs the rules' version
+        in its 304 responses. An intermediary can't change the flag, because the earlier response is
         signed.
         """
         if not response.is_signed:

@@ -2,8 +2,9 @@
 
 A root dataclass of settings has one field for each section. A section dataclass has one field for each key.
 The names of keys follow from the names of the dataclass fields: the field `rule_sync.saas_base_url` is the
-key `SaasBaseUrl` in the section `[RuleSync]`. The types of keys are str, int, float, bool, Literal of
-strings, results of `parse`, and tuples of these types. The type `X | None` is for an optional key.
+key `SaasBaseUrl` in the section `[RuleSync]`. The value of a settings key has the type str, int, float, bool,
+Literal of strings, or the result type of the key's `parse` function. A tuple of these types is also allowed.
+The type `X | None` is for an optional key.
 
 A field that is declared by `tables()` is an array of tables, each a dataclass with a key `Name`. An array of
 tables is `[[Section.Field]]` in TOML, or `[[Field]]` if the root dataclass declares it. If the type of an
@@ -118,8 +119,9 @@ def setting(
 
     `readable` marks a path that must lead to a readable text file when the program starts. `variable` is an
     additional environment variable that takes precedence over the settings file. `fallback_variable` is the
-    environment variable that is used if the key is not given anywhere else. `inherited` is for a key of a
-    table in an array: if the table omits the key, the value of the section applies.
+    environment variable that is used if the key is not given anywhere else. Set `inherited` for a key of a
+    settings table in an array. If the table omits the key, the value of the same key in the surrounding
+    section applies.
     """
     parse = parse_address if address else parse_url if url else parse
     path = path or readable
@@ -146,7 +148,8 @@ def setting(
 def tables() -> Any:
     """Declare an array of settings tables.
 
-    The type annotation of the dataclass field names a dataclass, which declares the keys of each table.
+    The type annotation of the dataclass field must name a dataclass that declares the settings keys of each
+    table in the array.
     """
     return field(default=(), metadata={"tables": True})
 

@@ -309,7 +309,10 @@ class _Loader:
     # Methods for values.
 
     def _array(self, array: Tables, section: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        """Load an array of settings tables. Return the attribute name of the array and the settings objects.
+        """Load an array of settings tables.
+
+        Return a pair: the attribute name of the array, and a tuple with one settings object for each valid
+        table.
 
         Settings tables in an array inherit some keys from the section that contains the array.
         """

@@ -226,8 +226,7 @@ def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificatio
 def _names(host: Host, address: str) -> str:
     """Return the names in the TLS certificate that the host presents.
 
-    The doctor does not verify the TLS certificate of the host. The doctor only shows the names in the
-    certificate.
+    The function does not verify the certificate, because the diagnostic report only shows the names in it.
     """
     from cryptography import x509
 

@@ -58,7 +58,7 @@ def _shared(address: Address) -> Finding:
 
 
 def _is_shared(address: Address, supervisor: int) -> bool:
-    """Return True if the kernel also passes connections to the address to processes of other programs.
+    """Return True if processes of other programs also receive connections that clients make to the address.
 
     The supervisor also holds the listening sockets of its workers open. Return False if the processes of
     another user can't be examined.

@@ -163,21 +163,21 @@ class Lane:
 
 
 class ImpliedRules:
-    """Source of the requests that one request implies, and of evaluation plans for these requests."""
+    """Base class that finds the requests in a query or body, and the rules for each such request."""
 
     @property
     def reads_body(self) -> bool:
         raise NotImplementedError
 
     def may_imply(self, target: Target) -> bool:
-        """Return False if no request to the target implies another request, with any request body."""
+        """Return True if the query or a possible body of a request to the target may contain requests."""
         raise NotImplementedError
 
     def requests(self, request: RequestFacts) -> Iterator[Implied]:
-        """Yield the requests that a request implies.
+        """Yield the requests that the query or body of a request contains (implied requests).
 
-        Raise MalformedTarget if the request cannot be read. Raise BodyNeeded if an unread body may imply
-        requests.
+        Raise MalformedTarget if the request cannot be read. Raise BodyNeeded if the body of the request was
+        not read but may contain other requests.
         """
         raise NotImplementedError
 
@@ -327,7 +327,8 @@ class Plan:
     def decide_response(self, request: RequestFacts, decision: Decision, response: ResponseFacts) -> Decision:
         """Apply the response rules to a response.
 
-        The returned decision can be stricter than the decision on the request.
+        The returned decision on the response can be stricter than `decision`, the earlier decision on the
+        request.
 
         The verdict `block` of a response rule replaces the response. Raise MalformedTarget if the response
         cannot be evaluated. Raise BodyNeeded if the response body was not read.
@@ -411,7 +412,7 @@ def indeterminate(request: object, response: object) -> int:
 def _decided_alone(
     rules: ImpliedRules, implied: Implied, request: RequestFacts, left: list[int]
 ) -> tuple[Way, Decision]:
-    """Return the verdict of the rules for an address of an implied request, or else the default verdict."""
+    """Return the strictest rule decision on a request's possible addresses, or the default decision."""
     by_rules: Decision | None = None
     by_default = NOTHING
     deciding = implied.ways[0]
@@ -493,8 +494,7 @@ def _strictest(first: Decision, second: Decision, *, in_order: bool = True) -> D
 
     `block` is stricter than `filter`, and `filter` stricter than `allow`.
 
-    `in_order` is False if, in the file, the rule of the second decision stands before the rule of the first
-    decision.
+    Pass `in_order=False` if the rule of `second` precedes the rule of `first` in the ruleset file.
     """
     by_rule = first.reason == "default" and second.reason != "default"
     if second.verdict == "block" and (first.verdict != "block" or by_rule):

@@ -3,7 +3,8 @@
 The filter follows these rules:
 
 - A filter can find properties only by their names. A list item that is not an object, a bare `value` and a
-  top-level array have no names, and may be the hidden property itself. The filter refuses such a response.
+  top-level array have no names, and may be the hidden property itself. The filter refuses a response that
+  consists of such values without names.
 - The filter hides or keeps an annotation (`mail@odata.type`, `members@delta`) together with its property.
 - Under an allow list, the filter removes the annotations of an object itself, because `@odata.id`,
   `@odata.editLink` and similar annotations contain the object's key. The filter keeps the annotations
@@ -42,7 +43,7 @@ class FilterFailed(ValueError):
 class PlainValues(FilterFailed):
     """Error because the response body is a plain value or a list of plain values.
 
-    Only the request path shows if a plain value, such as a number, is a hidden property.
+    Only the request path shows if the plain value, such as a number, is the value of a hidden property.
     """
 
 
@@ -317,7 +318,7 @@ class _Level:
         self._children: dict[str, _Level] = {}
 
     def for_object(self, text: bytes, start: int) -> _Level:
-        """Return the filter level that applies to the JSON object at the position `start`."""
+        """Return the filter for the JSON object that begins at the position `start` of the response."""
         return self
 
     def fate(self, token: bytes) -> Fate | _Level:
@@ -385,7 +386,7 @@ class _Level:
         return self.not_allowed
 
     def _child(self, name: str, base: str, strip: _Tree, allow: _Tree | None) -> _Level | Fate:
-        """Return the filter level for objects in the field `name`, or KEEP if nothing in them is hidden."""
+        """Return the filter for objects in the JSON field `name`, or KEEP if it would hide nothing."""
         child = self._children.get(name)
         if child is not None:
             return child
@@ -407,11 +408,11 @@ class _Level:
         return child
 
     def is_level_below(self, fate: Fate | _Level) -> bool:
-        """Return True if the object's fate is to lose only names that the filter hides in all objects."""
+        """Return True if `fate` is to remove only the properties that the filter hides in every object."""
         return fate is not KEEP and fate is self._deeper
 
     def _level_below(self) -> _Level:
-        """Return the filter level under which an object loses only the names that are hidden everywhere."""
+        """Return the filter that hides in an object only the properties to hide in every object."""
         below = self._deeper
         if below is None:
             below = self._deeper = _Level({ANYWHERE: self._anywhere}, None, {})
@@ -492,7 +493,10 @@ class _Walk:
         return fate is KEEP, json_text.value_end(self._text, name.end())
 
     def _fate_of_value(self, document: _Level, start: int) -> Fate | _Level:
-        """Return the fate of the response's JSON field `value`: a list of items, an object, or a property."""
+        """Decide if the filter keeps, removes or examines the JSON field `value` of a response.
+
+        The field may contain a list of items, an object, or the value of a property.
+        """
         if self._met_value:
             raise FilterFailed("the response has more than one member named `value`")
         self._met_value = True
@@ -571,7 +575,8 @@ def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
 def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> dict[str, _Within]:
     """Make a tree of the allow lists of nested objects, by the property names that lead to these objects.
 
-    `first` is the bit that records a removal by the first allow list.
+    `first` is the bit by which the filter records that the first allow list in `within` removed something.
+    Each following allow list has the next higher bit.
     """
     root: dict[str, _Within] = {}
     for at, (place, paths) in enumerate(within):
@@ -590,7 +595,8 @@ def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> d
 def _united(first: _Tree, second: _Tree) -> _Tree:
     """Return a tree that contains the property paths of both given trees.
 
-    A path to an object covers all paths into the object.
+    If one tree contains the path to an object, the result does not contain paths to single properties inside
+    this object.
     """
     united = dict(first)
     for name, branch in second.items():

@@ -55,7 +55,7 @@ class Schemas:
 
     @property
     def root_words(self) -> frozenset[str]:
-        """Path segments of the roots of all schemas."""
+        """Path segments in the root paths, such as `/v1.0`, of all services that have a schema."""
         return frozenset([word for root in self._by_root for word in root])
 
     @property

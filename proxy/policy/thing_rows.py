@@ -59,7 +59,7 @@ class Types:
 
 
 class Member:
-    """A relation or property that a rule names, with the schema types under which the rule names it."""
+    """A relation or property that a rule names, with the rule's types, their derived types and base types."""
 
     __slots__ = ("bases", "member", "owners")
 

@@ -104,8 +104,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     def age_at(self, now: float) -> float:
         """Return the seconds since the control plane confirmed the snapshot, at the Unix time `now`.
 
-        Return infinity if the confirmation is in the future: after a clock was set back, old rules must not
-        count as new.
+        If the confirmation has a time in the future, return infinity as the age. After a clock was set back,
+        old rules must not count as new.
         """
         age = now - self.synced_at
         return math.inf if age < -_CLOCK_LEEWAY_SECONDS else max(0.0, age)
@@ -194,7 +194,7 @@ def _as(cls: type[S], outline: msgspec.Struct, **changes: object) -> S:
 
 
 def mark_synced(path: Path, at: float) -> None:
-    """Write to the snapshot file that the control plane confirmed the snapshot at the Unix time `at`."""
+    """Set the file's modification time to `at`, the Unix time when the control plane confirmed the rules."""
     os.utime(path, (at, at))
 
 

@@ -21,7 +21,7 @@ class Latch:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def await_begin(self) -> int:
-        """Block until a function with the argument `begun` waits for the latch.
+        """Block until a process reports through the pipe `begun` that it waits for this latch (a lock).
 
         Return the id of the process that waits for the latch.
         """

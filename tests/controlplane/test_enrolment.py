@@ -270,7 +270,11 @@ async def test_a_copy_of_a_renewal_gives_nobody_keys(plane: Plane) -> None:
 async def test_whoever_enrols_stays_a_stranger_and_keeps_no_connection(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests with a revoked token must not use the connections of unauthenticated clients."""
+    """An enrolment request, even with a valid token, does not make the client's connection authenticated.
+
+    The control plane closes the connection after the response. Only a signed request authenticates a
+    connection.
+    """
     await plane.org("acme")
     made = await token(plane, name="leaked")
     proved = []

@@ -1,4 +1,4 @@
-"""Tests of addresses that need no token: a rule for content removes them from all metadata."""
+"""Tests that a rule about file content removes pre-authenticated addresses of the content from metadata."""
 
 import json
 

@@ -1,7 +1,8 @@
 """Tests that thousands of random spellings never change a verdict or a resource.
 
 A blocked target stays blocked in each spelling, both alone and as a sub-request of a batch. An allowed target
-is allowed in every plain spelling. No spelling turns one resource into another.
+is allowed in every plain spelling. No spelling of a resource's path, such as percent-encoding, gives access
+to another resource.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def test_no_spelling_makes_another_resource_of_it(
 ) -> None:
     """A spelling of one resource gives no access to another resource.
 
-    Rules about other resources block no spelling of a resource.
+    A rule that blocks one resource does not block a plain spelling of the path of a different resource.
     """
     if resource == other:
         return

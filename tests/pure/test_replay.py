@@ -302,8 +302,9 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
 ) -> None:
     """The audit event in this test contains fewer facts than the request.
 
-    The replay reports the request's recorded outcome, alone or among several possible outcomes. If the replay
-    uses the rules that evaluated the request originally, the replayed outcome equals the recorded outcome.
+    The replay reports either the recorded outcome alone, or several possible outcomes that include the
+    recorded outcome. If the replay uses the rules that evaluated the request originally, the replayed outcome
+    equals the recorded outcome.
     """
     if sample.body == b"{" or not sample.client_ip:
         return  # the body is read as JSON; the stored target is an address

@@ -359,7 +359,7 @@ def test_a_name_with_a_mark_or_another_letter_is_compared(name: str, meant: str)
 
 
 def test_a_line_end_that_nobody_sees_is_refused() -> None:
-    """YAML reads an invisible line end as a space within quotes."""
+    """YAML reads the invisible line end U+0085 in a quoted text as a space."""
     text = 'version: 1\nname: n\nrules: [{id: a, match: {path: ["/v1.0/us\x85ers"]}, verdict: block}]\n'
     with pytest.raises(InvalidRuleset, match=r"U\+0085"):
         parse_ruleset(text)

@@ -1,4 +1,4 @@
-"""One system for all SDK clients, behind TLS, and a way to run an application's program against it."""
+"""Fixtures of a test system behind TLS for all SDK clients, and of programs that use the system by an SDK."""
 
 from __future__ import annotations
 
@@ -206,6 +206,6 @@ async def register_credentials(system: System, issuer: FakeIssuer, public: Path)
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["python", "javascript"])
 async def directory(request: pytest.FixtureRequest, harness: Harness) -> Results:
-    """Return the output of the directory program in one language, with one entry for each step."""
+    """Run the test program `directory` in Python or JavaScript, and return its output for each step."""
     harness.prepare_responses()
     return {"language": request.param, **await harness.run(request.param, "directory")}

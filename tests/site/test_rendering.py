@@ -23,7 +23,7 @@ _FRONT_MATTER: Final = re.compile(r"\A---\n.*?\n---\n", re.S)
 
 
 class _Outline(HTMLParser):
-    """Outline of a page's words, in which each line has some words and the blocks that contain the words."""
+    """Outline of a web page, in which each line is a piece of text and the HTML elements that contain it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,14 +5,15 @@
 | IDLE    | `idle_timeout`; before the first request `head_timeout`      | close                  |
 | HEAD    | `head_timeout` from the first byte; no byte renews it        | 408, close             |
 | BODY    | `body_grace`, then each second at least `min_body_rate`;     | 408, close             |
-|         | none while the handler pauses the body, except the handler's |                        |
-|         | own, and none while the client waits for 100 Continue        |                        |
+|         | no deadline while the client waits for 100 Continue or the   |                        |
+|         | handler pauses the body, unless the handler sets a deadline  |                        |
 | WAITING | what the handler sets                                        | the handler is called  |
 | DISCARD | `LINGER_SECONDS`                                             | close                  |
 | CLOSING | `SLOW_READER_SECONDS`, for the client to take what is left   | abort                  |
 
 A client that reads its response slowly has the deadline `SLOW_READER_SECONDS` instead, renewed if the client
-read enough. After the client has read the response, the deadline of the state applies again.
+read enough. After the client has read the response, the deadline of the connection's current state applies
+again.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class Pace:
     def body_continued(self) -> None:
         """Start to measure the rate at which the request body arrives.
 
-        The caller has sent 100 (Continue), or the client sends the body without waiting for 100.
+        Call this method after 100 (Continue) was sent, or when the client sends the body without waiting
+        for 100.
         """
         self.continue_awaited = False
         self.body_resumed()

@@ -100,7 +100,7 @@ class ResponseSink(RequestHandler):
 
 
 class ExchangeOwner(ResponseSink):
-    """Interface that an exchange offers to its upstream call."""
+    """Interface by which an upstream call calls back its exchange (a client's request and response)."""
 
     __slots__ = ("body",)
 
