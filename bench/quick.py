@@ -1,6 +1,7 @@
 """Quick check: measure Graphward and the byte relay in the same minute.
 
-The program compares the cost ratio of Graphward and the relay with the ratio in bench/baseline.toml.
+The byte relay only forwards bytes between the client and the upstream. The program divides Graphward's
+processor time per request by that of the relay, and compares this ratio with bench/baseline.toml.
 
 The check needs only this repository: it uses the repository's own load client and upstream.
 """

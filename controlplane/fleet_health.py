@@ -94,7 +94,7 @@ def said_by(interval_ms: int, skew_ms: int | None, said: Heartbeat) -> Said:
 
 
 def health_bounds(now_ms: int, interval_ms: int) -> HealthBounds:
-    """Return the time limits by which the store and `assess` assign the same states to proxies."""
+    """Return the time limits that the store needs to assign the same states to proxies as `assess`."""
     return HealthBounds(
         now_ms,
         stale_ms=STALE_AFTER * interval_ms,

@@ -32,7 +32,11 @@ class ReportRate:
         self._spent_until: dict[Hashable, int] = {}
 
     def wait_seconds(self, sender: Hashable, now_ms: int) -> int:
-        """Count a report and return 0. If its sender reached the limit, return only the seconds to wait."""
+        """Count a report and return 0.
+
+        If `sender` has reached its limit of reports, do not count the report, and return the seconds until
+        the limit accepts a report again.
+        """
         spent = max(now_ms, self._spent_until.get(sender, now_ms))
         if spent - now_ms > self._room_ms:
             return -(-(spent - now_ms - self._room_ms) // 1000)

@@ -162,7 +162,7 @@ PERMISSIONS: Final = {
 MEMBERS: Final = {
     "after": "ID of the last event that was received. A browser sends it as `Last-Event-ID`.",
     "against": "Compare with the recorded verdicts, or with those of the active version.",
-    "all": "`true` lists every open route, with one example request each.",
+    "all": "`true` lists all open routes: paths, allowed by the ruleset, to data that a rule blocks or filters.",
     "answer": "Response of the upstream, for response rules.",
     "app": "Application, by ID, client ID or name.",
     "at": "Position of the cursor, in characters.",

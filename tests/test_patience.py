@@ -16,7 +16,7 @@ SILENCE_SECONDS: Final = 1.0
 
 
 def limits(source: str) -> Iterator[tuple[int, float]]:
-    """Yield the line and the seconds of each number that limits a wait."""
+    """Yield the line number and the value, in seconds, of each wait limit in a Python source text."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             given = {"timeout": node.args[:1], "wait_for": node.args[1:2]}.get(node.func.attr, [])

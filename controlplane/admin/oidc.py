@@ -173,10 +173,10 @@ class Provider:
         return Proof(Claims("ID token", claims), access_token)
 
     async def userinfo(self, proof: Proof) -> Claims:
-        """Return claims of the same person from the userinfo endpoint (OpenID Connect Core section 5.3).
+        """Return the userinfo claims of the person in the ID token (OpenID Connect Core section 5.3).
 
-        If the userinfo endpoint can't be used, return no claims. If no claims are returned, the name of their
-        source contains the reason.
+        If the userinfo endpoint can't be used, return no claims. The member `source` of this empty result
+        contains the reason.
         """
         endpoint = (await self._discovered()).userinfo_endpoint
         if not endpoint:

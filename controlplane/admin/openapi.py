@@ -142,9 +142,9 @@ class _Schemas:
         return dict(self._references[cls])
 
     def members(self, cls: type[Request]) -> tuple[_Json, frozenset[str]]:
-        """Return the JSON schemas of a request's members, and the names of the required members.
+        """Return the JSON schemas of the members of an API request, and the names of the required members.
 
-        Each member of a request is part of the path, the query or the JSON body.
+        Each of these members is sent in the path, the query or the JSON body of the HTTP request.
         """
         schema = self._requests[self._references[cls]["$ref"]]
         return _plain(schema["properties"]), frozenset(schema["required"])

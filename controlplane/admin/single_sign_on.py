@@ -162,7 +162,7 @@ class SingleSignOn:
         Only the first sign-in of a person finds a local operator by name, and links the person to this
         operator. An operator with a password is never linked by name. If the ID token names no operator, the
         control plane also requests the person's userinfo from the provider. Userinfo is not requested if the
-        token gives a role and none of its names is the name of a local operator.
+        ID token contains a name of the person and gives the person a role.
         """
         found = [proof.claims]
         subject = subject_of(self._settings.oidc_issuer, proof.claims.members)

@@ -305,7 +305,10 @@ def _with_end(facts: dict[str, Any], ends: str | None) -> dict[str, Any]:
 
 
 def _fixed(facts: Mapping[str, Any]) -> bytes:
-    """Return the facts of a credential as text. Credentials with equal facts have equal texts."""
+    """Return the properties of a credential as JSON with sorted keys.
+
+    Credentials with equal properties have equal JSON.
+    """
     return msgspec.json.encode(facts, order="sorted")
 
 

@@ -132,8 +132,8 @@ def add_federated(
         typer.Option(
             "--github",
             metavar="OWNER/REPO",
-            help="GitHub repository: the option fills in the issuer and subject of the tokens of its"
-            " workflows.",
+            help="GitHub repository whose workflow tokens authenticate the app. The option sets --issuer and"
+            " --subject.",
         ),
     ] = None,
     environment: Annotated[
@@ -148,7 +148,7 @@ def add_federated(
         typer.Option(
             "--kubernetes",
             metavar="NAMESPACE/ACCOUNT",
-            help="Kubernetes service account: the option fills in the subject of its tokens.",
+            help="Kubernetes service account whose tokens authenticate the app. The option sets --subject.",
         ),
     ] = None,
     expires: _Expires = None,

@@ -1,4 +1,7 @@
-"""Format times for the command line: short in a table, complete in a fact, always in a named zone."""
+"""Format times for the command line, always with a named time zone.
+
+A table shows a short time, such as `14:03:22`. A sentence or a fact about one object shows the complete time.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,9 @@ def after_org(typed: Typed, name: str, retention: Retention) -> Iterator[str]:
 def after_app(
     typed: Typed, name: str, org: str, secret: tuple[str, str], address: str | None
 ) -> Iterator[str]:
-    """Return the operator's next steps after the command `app add`: the lines that an application needs.
+    """Yield the text at the end of the output of `app add`: the operator's next steps.
+
+    The next steps include settings and code for the new application.
 
     `secret` is the pair of client ID and client secret. `address` is the address that a proxy reported, or
     None.

@@ -1,4 +1,8 @@
-"""Dry run of a configuration plan: test cases, open routes and replayed requests of each changed ruleset."""
+"""Dry run of a configuration plan: test each changed ruleset before the plan is applied.
+
+The dry run evaluates test cases and recorded requests with the ruleset. The dry run also lists the open
+routes: paths, allowed by the ruleset, to data that one of its rules blocks or filters.
+"""
 
 from __future__ import annotations
 

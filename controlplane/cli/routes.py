@@ -43,11 +43,11 @@ def routes(
     ] = "/v1.0",
     rule: Annotated[str | None, typer.Option("--rule", metavar="ID", help="Only this rule.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="List every open route, with an example request for each.")
+        bool, typer.Option("--all", help="List all open routes of a rule, with example requests, not only 6.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the open routes to the types and properties that each rule names.
+    """List open routes: paths, allowed by a ruleset, to data that one of its rules blocks or filters.
 
     The command `routes` needs no settings.
     """

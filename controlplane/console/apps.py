@@ -209,8 +209,8 @@ async def app(context: OperationContext, actor: Actor, request: PageRequest) -> 
 async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """Replace a client secret of an application, and respond with the page that shows the new secret.
 
-    Nobody can open the page with the new secret again. The form contains the expected version of the secret,
-    so a second submission of the same form fails.
+    The new secret is shown only once, so nobody can open this page again. The form contains the expected
+    version of the secret, so a second submission of the same form fails.
     """
     seen = request.form.get("expected") or 0
     asked = filled(RotateSecret, request.form, app=request.place["app"], expected=seen)

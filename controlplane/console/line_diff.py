@@ -1,8 +1,8 @@
 """Pure functions that find the lines that two texts have in common, within a predictable time.
 
-Lines that occur exactly once in each text, such as IDs of rules, align the texts. Between two aligned lines,
-most ranges of lines are short. In the worst case, a precise comparison of a range takes time proportional to
-the cube of the range's length.
+If a line occurs exactly once in each text, such as the ID of a rule, the two copies of the line correspond.
+The corresponding lines divide both texts into ranges, most of which are short. In the worst case, a precise
+comparison of two ranges takes time proportional to the cube of the length of the ranges.
 """
 
 from __future__ import annotations

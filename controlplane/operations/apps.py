@@ -311,9 +311,9 @@ async def _bound(context: OperationContext, app: App, proposal: str | None = Non
 
 
 def _switched(app: App, ruleset: str) -> str:
-    """Return a text for the operator log about an app's switch to a different ruleset.
+    """Return a text for the operator log about the assignment of another ruleset to an app.
 
-    `app` contains the values of the app before the app gets the different ruleset.
+    `app` contains the values of the app before the change. `ruleset` is the name of the new ruleset.
     """
     if app.ruleset_name == ruleset:
         return f"{app.name} unchanged: {ruleset} is already its ruleset"
@@ -323,7 +323,7 @@ def _switched(app: App, ruleset: str) -> str:
 async def _propose(
     context: OperationContext, actor: Actor, kind: ProposalKind, app: App, ruleset: tuple[str, str]
 ) -> BoundApp:
-    """Store a switch of an app's ruleset as a proposal, which a second person must approve.
+    """Store a proposal to assign another ruleset to an app. A second person must approve the proposal.
 
     `ruleset` is the ID and the name of the new ruleset.
     """

@@ -220,7 +220,7 @@ async def verification(
 async def verification_in_turn(
     context: OperationContext, actor: Actor, request: Verify
 ) -> AsyncGenerator[Progress | Verdict]:
-    """Yield the results of `verification` after running verifications of the same actor have ended."""
+    """Yield the results of `verification`, after waiting for running verifications of the same actor."""
     if request.head is not None and request.org is None:
         raise InvalidRequest("head: also give org, the organisation that the chain link belongs to")
     known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}
@@ -239,7 +239,10 @@ async def verification_in_turn(
 
 
 def _of_nothing_left(org_id: str, known: Known) -> Verdict:
-    """Return the verdict for a checkpoint whose chain is missing in the store or invisible to the actor."""
+    """Return the verdict `truncated` for a checkpoint that names a link of a missing audit chain.
+
+    The store has no such chain, or the actor has no permission to see the chain.
+    """
     text = "the checkpoint names a link of this organisation's chain, and the store has no chain for it"
     return Verdict(
         org_id=org_id,

@@ -1,4 +1,8 @@
-"""Rules for an audit report's period: active versions, switches of rulesets, stops and other changes."""
+"""Rules that were active in the period of an audit report, and changes of rules in this period.
+
+These changes include assignments of other rulesets to applications, emergency stops, and changes of
+permissions.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +64,10 @@ _CHANGING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch of an application from one ruleset to another.
+    """Assignment of another ruleset to an application, as the operator log reports it.
 
-    In the operator log of an earlier release, a line about a switch does not name the rulesets.
+    `before` is the name of the old ruleset. `before` can be None if an earlier release wrote the line of the
+    operator log, because such a line does not name the rulesets.
     """
 
     app: str  # id or name

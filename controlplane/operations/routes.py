@@ -101,7 +101,10 @@ class FoundRoutes(Response):
 
 @operation("ruleset.routes", "POST", "/rulesets/routes", changes=False)
 async def list_routes(context: OperationContext, actor: Actor, request: ListRoutes) -> FoundRoutes:
-    """List the open routes to the types and properties that each rule names, with example requests."""
+    """List open routes: paths, allowed by a ruleset, to data that one of its rules blocks or filters.
+
+    The response has an example request for each open route.
+    """
     label, text = await text_of(context, actor, request.source, request.org)
     stored = None
     if request.schema is None and request.org:

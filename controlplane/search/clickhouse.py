@@ -136,7 +136,8 @@ class ClickHouseIndex:
     async def outbox_name(self) -> str:
         """Name under which the store's outbox records the progress of the ClickHouse table.
 
-        If the ClickHouse table is dropped and created again, the outbox has a new name for the new table.
+        If the ClickHouse table is dropped and created again, the store's outbox records the progress of the
+        new table under a new name.
         """
         async with self._preparing:
             if self._incarnation is None:
@@ -519,9 +520,7 @@ def _newest(columns: str, query: SearchQuery) -> tuple[str, dict[str, object]]:
 
 
 def _pairs(fields: Sequence[str]) -> str:
-    """Return the SQL for an array that has a pair for each field value of an event.
-
-    Each pair has the number of a field, and a value of the event in that field.
+    """Return the SQL for an array of pairs: the number of a field, and a value of the event in this field.
 
     The SQL array of each event ends with an extra pair, whose number is one above the number of the last
     field. The SQL array of each event has exactly one extra pair, so the number of extra pairs is the number
@@ -555,8 +554,8 @@ async def _widening(
 def _spans(query: SearchQuery, before: Key | None) -> list[int]:
     """Return the start times of ever longer time spans, which all end with the newest requested event.
 
-    The result does not contain the start of the whole requested time span. The caller runs the query over
-    that span last.
+    The result does not contain the start of the whole requested time span. If all shorter time spans give too
+    few results, the caller runs the query over the whole requested time span.
     """
     ends = [time.time_ns() // 1_000_000, query.to_ms, None if before is None else before[0]]
     newest = min(each for each in ends if each is not None)
@@ -578,9 +577,10 @@ def _count(buckets: Sequence[tuple[int, int]]) -> int:
 
 
 def _token_of(events: Sequence[Event]) -> str:
-    """Return a token that identifies a write to ClickHouse by its events.
+    """Return the deduplication token of a write to ClickHouse, which depends only on the events.
 
-    Writes of the same events always have the same token.
+    Writes of the same events always have the same deduplication token, so ClickHouse ignores a repeated
+    write.
     """
     digest = hashlib.sha256()
     for event in events:

@@ -88,7 +88,8 @@ class TimeLimit:
     def look(self, left: Key) -> None:
         """Raise OutOfTime if the time limit is reached and the search may end at the key `left`.
 
-        The next page of the search continues with events that have smaller keys than `left`.
+        The key of an event is its time and position. The search goes from new events to old events, so its
+        next page continues with events that have smaller keys than `left`.
         """
         if self._clock() < self._ends:
             return
@@ -148,7 +149,7 @@ class Search:
     def matches(
         self, part: Part, columns: Sequence[str], limit: int, look: Callable[[Key], None]
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the index key and the columns of each matching event in the part, newest first.
+        """Yield the index key and the columns of each matching event in one part of the index, newest first.
 
         Before each event that the method reads, it calls `look`, which enforces the time limit.
         """
@@ -185,7 +186,7 @@ class Search:
         return first, last
 
     def _asked_of(self, part: Part) -> tuple[_Source, list[Condition], list[Term]]:
-        """Return the SQL source of candidate events, the SQL conditions on its rows, and some search terms.
+        """Return a table of possible matches, SQL conditions on its rows, and the terms that SQL can't test.
 
         The returned search terms can be tested only on the texts of the events.
         """
@@ -206,9 +207,10 @@ class Search:
         return source, told, asked
 
     def _source(self, part: Part, codes: Codes) -> tuple[_Source, list[Condition], bool]:
-        """Return the SQL source of the candidate events in an index part, and the SQL conditions on them.
+        """Return a table of events in an index part that may match, and the SQL conditions on its rows.
 
-        The third returned value is True if FTS5 tokens select the candidate events.
+        The third returned value is True if the full-text index (FTS5) selects these events. The value is
+        False if only the index keys of the events select them.
         """
         rows, words = f"rows_{part.number}", f"words_{part.number}"
         between = self._bounds(part)
@@ -227,10 +229,11 @@ class Search:
         return _Source(f"{words} CROSS JOIN {rows} ON key = {words}.rowid", f"{words}.rowid"), [match], True
 
     def _rare(self, part: Part, tokens: Tokens) -> str:
-        """Return an FTS5 expression that finds few events of the part, or an empty text.
+        """Return the FTS5 expression of the query's rarest token, or an empty text if none is rare.
 
-        To match a token, FTS5 reads every index entry of the token. Frequent tokens take long, so the search
-        starts with rare tokens.
+        To match a token, FTS5 reads every index entry of the token. A search for a token that many events
+        contain takes long, so the search starts with a token that few events contain. A token is rare if at
+        most `_FEW` events of the index part contain the token.
         """
         if len(tokens.required) + len(tokens.excluded) < 2:
             return ""
@@ -308,7 +311,8 @@ def newest_rows(
 def _look(time_limit: TimeLimit, after: Key, left: Key) -> None:
     """Raise OutOfTime if the time limit of the search is reached.
 
-    `after` is the greatest key that is possible in the next part of the index.
+    `after` is greater than every event key in the next part of the index. If `left` is smaller than `after`,
+    the next page continues at `after`, because the search has not yet examined the next part.
     """
     time_limit.look(max(left, after))
 

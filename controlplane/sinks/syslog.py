@@ -5,8 +5,8 @@ the server's kernel has confirmed every byte and the connection is still open. T
 in the memory of the sink. If the server closes the connection, the sink sends the messages in its memory
 again on the next connection. Syslog messages can be lost only if the server died before it had read the
 messages. Messages that the syslog server did not read are lost only if they exceed KEPT_BYTES, or if the
-control plane dies too. If a connection is still open KEPT_SECONDS after a message, the server has read the
-message, which is not sent again.
+control plane dies too. If a connection stays open for KEPT_SECONDS after the server's kernel has confirmed a
+message, the message counts as read. The sink does not send such a message again.
 
 An application chooses the path and the query of its requests. The sink truncates a message that is longer
 than the syslog server accepts. If the server refused a long message, an application could keep its own

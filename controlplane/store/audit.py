@@ -359,8 +359,9 @@ def _replayed(connection: Connection, batch: NewBatch, found: _Found, now: int) 
 def _aged(batch: NewBatch, wall_ms: int) -> Outcome | None:
     """Refuse a batch if its ID is so old that the store may have deleted the record of the ID.
 
-    The proxy then sends the events of the batch again under a new batch ID. The proxy signs with a clock that
-    agrees with the control plane's clock, so `_aged` never refuses a new batch ID.
+    The proxy then sends the events of the batch again under a new batch ID. A new batch ID contains the time
+    of the proxy's clock. The control plane accepts a signed request only if the clocks of both agree, so
+    `_aged` never refuses a new batch ID.
     """
     return Expired() if is_too_old(batch.batch_id, wall_ms) else None
 

@@ -1,10 +1,10 @@
 """Checks before a new store is made, so that a lost earlier store is not replaced.
 
 The first start of a control plane makes the store with its tables before all other files. The control plane
-makes the files of the master key, the reserve and the search index after the store's tables. If the store has
-no tables but a file exists that is made only after the tables, an earlier store was lost. If the first start
-of a control plane was killed while it made the store, only the store's file exists. After such an interrupted
-first start, the next start of the control plane continues to make the store.
+makes the files of the master key, the reserve and the search index after the store's tables. If the file of a
+master key, reserve or search index exists, but the store has no tables, an earlier store was lost. If the
+first start of a control plane was killed while it made the store, only the store's file exists. After such an
+interrupted first start, the next start of the control plane continues to make the store.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def is_store(store: Path) -> bool:
 def put_aside_what_is_left(store: Path) -> None:
     """Prepare the directory for a new store: rename the SQLite log of a lost store.
 
-    Without the rename, SQLite would read the log of the lost store as the log of the new store.
+    If the log of the lost store kept its name, SQLite would read it as the log of the new store.
     """
     for suffix in (_LOG, "-shm"):
         path = store.with_name(store.name + suffix)

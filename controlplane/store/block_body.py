@@ -41,9 +41,10 @@ _decode: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def packed(events: Iterable[bytes]) -> bytes:
-    """Return the body of a block that contains the given events.
+    """Return the bytes that the store writes for a block of audit events.
 
-    The block's body contains the bytes of the events unchanged, possibly compressed.
+    `events` are the JSON texts of these events. The block's body contains the bytes of the events
+    unchanged, possibly compressed.
     """
     array = b"[" + b",".join(events) + b"]"
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=DICTIONARY)

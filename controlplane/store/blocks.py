@@ -205,7 +205,7 @@ def hidden_event(
 
     Searches can't find an event if its ID is not in the table of IDs, or if its time lies outside the block's
     time span. After purges, the stored time span of a block may be wider than the time span of its remaining
-    events. `body` is the block's body in its stored form.
+    events. `body` contains the bytes of the block as they are in the store, possibly compressed.
     """
     events = [(at, event) for at, event in enumerate(_kept(body)) if event is not None]
     dialect = connection.dialect
@@ -269,8 +269,9 @@ def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int)
 def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int, chain: Chain) -> int:
     """Delete up to `limit` events that were received before `before_ms` and happened before that time.
 
-    Return the number of deleted events. If an event has a time in the future, only the time of its receipt
-    counts. All events of a damaged block are deleted together, when the last of these events may be deleted.
+    Return the number of deleted events. If the time of an event lies in the future, only the time when the
+    event was received decides about its deletion. All events of a damaged block are deleted together, when
+    the last of these events may be deleted.
     """
     purged, reached = 0, (_LEAST_MS, 0)
     while purged < limit:

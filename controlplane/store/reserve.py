@@ -23,7 +23,7 @@ _PLENTY: Final = 4 * SIZE
 
 
 def missing_bytes(database: Path) -> int:
-    """Return by how many bytes a database's reserve is smaller than its full size."""
+    """Return the number of bytes by which the reserve file of a database is smaller than `SIZE`."""
     try:
         return max(0, SIZE - _reserve_of(database).stat(follow_symlinks=False).st_size)
     except OSError:

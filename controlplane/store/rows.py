@@ -1,4 +1,4 @@
-"""Checks that raise NotFound if a row that a change needs was deleted in the meantime."""
+"""Check that a row that a change needs still exists. Raise NotFound if another operation deleted the row."""
 
 from __future__ import annotations
 

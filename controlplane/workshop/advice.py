@@ -180,7 +180,7 @@ def _never_reached(ruleset: Ruleset) -> _Advice:
 def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]:
     """Return earlier rules that together decide all requests to the path; empty if there are none.
 
-    Together, the returned rules decide all requests of every method that `rule` matches.
+    The returned rules together cover every HTTP method that `rule` matches.
     """
     found: list[str] = []
     for pattern in parse_pattern(path):
@@ -314,8 +314,8 @@ def _without_version(ruleset: Ruleset) -> _Advice:
     """Warn about the first path that does not begin with a version.
 
     Do not warn if no path has a version and the default verdict is `block`. An upstream may use paths without
-    a version. If the upstream's paths begin with a version, a rule without a version matches no request, so
-    the rule allows nothing by mistake.
+    a version. If the upstream's paths begin with a version, a path without a version matches no request. A
+    rule with such a path therefore cannot allow a request by mistake.
     """
     paths = [
         (("rules", index, "match", "path", at), path)

@@ -102,10 +102,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A rule that the evaluation of a request tried.
+    """A rule whose conditions the evaluation of a request tested, even if the rule did not match.
 
-    `decision` is the rule's decision if the rule matches. If the rule does not match, the last finding is the
-    condition that failed.
+    `decision` is the decision on the request or response if the rule matches. If the rule does not match, the
+    last finding is the condition that failed.
     """
 
     rule_id: str
@@ -320,7 +320,10 @@ class Explainer:
                 return
 
     def _with_things(self, attempt: Attempt, candidate: Candidate, reading: Reading) -> Attempt:
-        """Add to the facts about a tried rule the schema element that the path reaches."""
+        """Return the attempt with a finding about the schema element to which the path leads.
+
+        If the rule names no schema element, return the attempt unchanged.
+        """
         compiled = candidate.entry.compiled
         if not compiled.rule.match.names_things:
             return attempt
@@ -335,10 +338,12 @@ class Explainer:
         return replace(attempt, findings=findings, outcome=outcome, note=note)
 
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
-        """Return the response rules that block before a response exists, with the rules tried before them.
+        """Return the response rules that were tested before the request is sent, if one of them blocks.
+
+        A response rule blocks a request early if the request's query names a property that the rule hides.
 
         `Plan.decide` evaluates the request rules together with the response rules that block before a
-        response exists. Return nothing if no response rule blocks before a response exists.
+        response exists. If no response rule blocks the request early, return nothing.
         """
         report: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):

@@ -376,7 +376,8 @@ def _is_redacted_segment(text: str) -> bool:
 def _option(option: str) -> str:
     """Return a query option of a recorded request.
 
-    If the recording tool replaced the option's value with a placeholder, mask the value.
+    If the recording tool wrote a placeholder instead of the option's value, replace the placeholder with
+    MASK.
 
     Raise _Unusable if the placeholder may stand for the name of a property.
     """

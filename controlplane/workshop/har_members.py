@@ -23,10 +23,9 @@ _TYPE: Final = "@odata.type"  # `body_only` always allows this member
 def members_of(exchanges: Iterable[Exchange]) -> tuple[str, ...] | None:
     """Return the sorted names of all JSON members in the recorded bodies.
 
-    Return None if a rule can't list the names.
-
-    A rule can't list the names if a recorded body is unknown, is not a JSON object, or contains a name that
-    rules do not accept. Return None also if no recorded body has a member.
+    Return None if the list of a rule (`body_only`) can't have these names: a recorded body is unknown or is
+    not a JSON object, a name is not valid in a rule, or there are more than 60 names. Return None also if no
+    recorded body has a member.
     """
     names: dict[str, str] = {}
     for exchange in exchanges:

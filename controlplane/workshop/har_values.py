@@ -53,7 +53,11 @@ class Body(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Header fields of a HAR entry. MASK replaces unknown values and credentials."""
+    """Header fields of a HAR entry.
+
+    Header fields of a HAR entry. MASK replaces each credential, and each value that the recording tool
+    removed or that cannot be read.
+    """
 
     fields: Headers
     is_whole: bool  # False if there may be other fields

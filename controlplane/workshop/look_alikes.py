@@ -23,7 +23,7 @@ _Where = tuple[int | str, ...]
 
 
 class _Place(NamedTuple):
-    """One text in a ruleset with its position, and those names in the text that Graph may define."""
+    """One text in a ruleset, its position, and its names to compare with names of Microsoft Graph."""
 
     where: _Where
     text: str

@@ -3,7 +3,7 @@
 Saving the state to a new file, which replaces the old file by a rename, needs disk space for both files. If
 the disk is full, batches must still be sent, because their delivery frees room. Each save of the state
 therefore overwrites the older of the two slots, whose disk space is allocated in advance. If a kill or a
-crash interrupts the save of the state, the newer slot is still intact.
+crash interrupts the overwriting of one slot, the other slot still has the previously saved state.
 """
 
 import hashlib
@@ -184,8 +184,8 @@ def _read_slot(content: bytes) -> tuple[int, bytes] | None:
 
     Return the generation number and the body of the slot.
 
-    The checksum covers the expected format number, so a matching checksum proves the format even if a bit of
-    the stored number has flipped.
+    The checksum depends on the format number that this release expects, not on the format number in the slot.
+    If the checksum matches, the slot has the expected format, even if a bit of its format number has flipped.
     """
     first = _FIRST_LINE.match(content)
     if first is None:

@@ -1,4 +1,4 @@
-"""Shared memory page of counters for each process slot.
+"""Counters in shared memory: one page for each worker and one page for the agent.
 
 A process adds to its counters and the agent reads these counters, without a lock.
 
@@ -99,7 +99,7 @@ _BOUNDS_US: Final = tuple(int(bound * 1000) for bound in LATENCY_BOUNDS_MS)
 
 
 class Counters:
-    """Counters of one process slot, on the shared page of the slot."""
+    """Counters of one worker or of the agent, on a page of shared memory."""
 
     def __init__(self, page: memoryview) -> None:
         self.values = page.cast("Q")

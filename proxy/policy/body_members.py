@@ -6,10 +6,11 @@
   ignores the annotation `NAME@odata.type` if the rule lists the member NAME. Every other annotation counts as
   a member: for example, a rule must list `members@odata.bind` by that name.
 - The entry `passwordProfile.password` lists one member of the object `passwordProfile`. A text, a number or
-  null in place of the object writes the whole object, and counts as an unlisted member. If `passwordProfile`
-  is an array, the check examines each item of the array like the object.
-- An empty body, `null` and `{}` have no members. A body that is only a bare value or text counts as one
-  member.
+  null as the value of `passwordProfile` writes the whole object, so the check finds the unlisted member
+  `passwordProfile`. If `passwordProfile` is an array, the check examines each item of the array as if
+  the item alone were the value of `passwordProfile`.
+- An empty body, `null` and `{}` have no members. If the body is a text, a number or another bare value, the
+  check finds one unlisted member.
 """
 
 from __future__ import annotations

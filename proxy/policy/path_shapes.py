@@ -58,12 +58,14 @@ class Shaped(NamedTuple):
 
     @property
     def parent(self) -> Shaped:
-        """Shape of the parent path, which lacks the last segment."""
+        """Shape of the path without its last segment: the words of the path, with None for each object ID."""
         return Shaped(self.shape[:-1], self.spelled[:-1])
 
 
 def shapes_of(method: str, target: Target) -> list[Shaped] | None:
-    """Return the shape of each path interpretation that the rules must allow before the request passes.
+    """Return a shape for each interpretation of the request path that the rules must allow.
+
+    A shape contains the words of a path, with None in place of each object ID.
 
     Return None if the path pattern of a rule cannot express one of the shapes. The argument `method` must be
     in capitals.
@@ -96,16 +98,19 @@ def looks_like_id(text: str) -> bool:
 def _narrowness(name: Name) -> tuple[bool, int, tuple[str, ...]]:
     """Return the sort key that orders the possible names of one path.
 
-    The name with the most segments comes first, for example a name with a type cast. A name with a file path
-    between colons comes last, because its words are names of files.
+    The name with the most segments comes first, for example a name with a type cast. A name that contains a
+    file path between colons, such as `/root:/folder/file:`, comes last, because its words are names of files.
     """
     return any(word.endswith(":") for word in name.folded), -len(name.folded), name.folded
 
 
 def _shaped(method: str, name: Name) -> Shaped | None:
-    """Return the shape of one name of a path, or None if no rule can match exactly this shape.
+    """Return the shape of one interpretation of a path: its words, with None in place of each object ID.
 
-    The version and the first resource of a path are always literal words in its shape.
+    Return None if no path pattern of a rule can match exactly the paths of this shape.
+
+    The shape has the first two segments of the path (the version and the first resource) always as words,
+    never as object IDs.
     """
     if len(name.folded) > MAX_PATTERN_SEGMENTS:
         return None
@@ -130,7 +135,7 @@ def _shaped(method: str, name: Name) -> Shaped | None:
 
 @lru_cache(maxsize=8192)
 def _word(folded: str, exact: str | None) -> str | None:
-    """Return the word that matches a path segment in a rule's path pattern, without call arguments.
+    """Return the text by which a rule's path pattern matches a path segment, without call arguments.
 
     Return None if no word in a rule's path pattern can match the segment.
     """

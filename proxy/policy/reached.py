@@ -79,7 +79,9 @@ _LOST: Final = Step(INDETERMINATE)
 def reaches(
     model: ResourceModel, names: Sequence[str], quoted: Container[int] = _NO_POSITIONS
 ) -> tuple[Step, ...]:
-    """Return the schema steps of a path after its version segment, up to the first indeterminate step.
+    """Return a Step (segment and schema element) for each segment of a path after its version.
+
+    The result ends with the first segment that may lead to anything (kind INDETERMINATE).
 
     `quoted` has the positions of segments in quotes or parentheses. A segment in quotes or parentheses is an
     object ID, never an operation.
@@ -94,10 +96,11 @@ def reaches(
 
 
 def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int:
-    """Return whether a step of the path has the given type or a type derived from the given type.
+    """Return YES if a path segment leads to the given type or to a type derived from the given type.
 
-    The result is MAYBE if a step of the path is indeterminate. The result is also MAYBE if a step has a base
-    type of the given type, because the object can have the derived type.
+    Otherwise, the result is MAYBE if a path segment may lead to anything (kind INDETERMINATE). The result is
+    also MAYBE if a segment leads to a base type of the given type, because the object may have the given
+    type.
     """
     best = NO
     for step in steps:

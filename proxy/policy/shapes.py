@@ -1,15 +1,18 @@
 """Filter responses of a known shape, many times faster than the filter that goes member by member.
 
-A shape lists the members of the JSON objects at one place of a response, in their order. The filter decodes a
-response into structs that it made for the shape, and encodes the structs again. Every value in a struct of
-the filter is a span of the original response text. If the response, decoded and encoded again, has its
-original bytes, the shape describes the whole response. If a shape describes a response, the response has no
-unknown and no duplicate member names, and its members have the order and the spelling of the shape. If the
-shape describes the response, the filter unsets the hidden members and encodes the rest. If no known shape
-describes a response, the slower filter goes through it member by member.
+The shape of a response lists the member names of its JSON objects, in their order. For each shape, the filter
+makes types of structs, with one field for each member name. The filter decodes a response into these structs.
+Every value in a struct is a span of the original response text.
 
-Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
-uniform whitespace is made compact for the comparison, and formatted again afterwards.
+The filter then encodes the structs as JSON again. If the result has the same bytes as the response, the
+response has the shape: no unknown or duplicate member names, and the same order and spelling. For such a
+response, the filter deletes the values of the hidden members from the structs, and encodes the rest.
+If a response has no shape that the filter has learnt, the slower filter goes through the response member by
+member.
+
+Graph writes compact JSON; other services put spaces or line breaks between the tokens. If a response has
+uniform whitespace, the filter removes the whitespace before it decodes the response, and adds the whitespace
+again to the filtered response.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ from msgspec import UNSET, Raw, UnsetType
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """Fate of a JSON member: kept (KEEP), or removed by the configured path with the bit `cause`."""
+    """Decision about a JSON member: keep the member (KEEP), or remove it because of a configured path.
+
+    `cause` is the bit of the configured path, or 0 for KEEP.
+    """
 
     cause: int
 
@@ -95,7 +101,10 @@ class Shape:
         return list[inner.struct] | inner.struct | None | UnsetType  # type: ignore[name-defined]
 
     def causes_in(self, objects: list[Any], wanted: int) -> int:
-        """Return those bits in `wanted` whose path leads to a member that at least one of the objects has."""
+        """Return the bits of the configured paths that remove a member of at least one object.
+
+        `wanted` has the bits of the paths to look for.
+        """
         found = 0
         for cause, value_of in self._of_cause:
             if cause & wanted & ~found and any(map(is_not, map(value_of, objects), repeat(UNSET))):
@@ -153,8 +162,9 @@ class Plan:
     def apply(self, body: bytes) -> tuple[bytes, int] | None:
         """Filter a response body, which must be UTF-8.
 
-        Return the filtered body, and the bits of the configured paths for which a member was removed. Return
-        None if the body does not have the shape of the filter plan.
+        Return the filtered body and a bit mask. In the bit mask, each configured property path has a bit,
+        which is set if the filter removed a member because of this path. Return None if an object in the
+        body has a member that the filter's shape lacks, or has its members in another order.
         """
         opening = _OPENING.match(body)
         if opening is None:
@@ -191,7 +201,7 @@ class Plan:
 
 
 def learn(body: bytes, level: Level) -> Plan | None:
-    """Learn the shape of a response.
+    """Learn the names and the order of the members in a response's JSON objects.
 
     Return a filter plan for the learnt shape, or None if the shape is unsuitable.
     """

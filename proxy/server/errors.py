@@ -1,7 +1,8 @@
 """Failures of one exchange: the party at fault, the HTTP status, and the reason in the audit event.
 
-Every response that the proxy makes itself starts as a `Refusal`. `STATUS_OF` is the only table from code to
-status (docs/reference/errors.md).
+If the proxy refuses a request, or if the request fails, the proxy makes the response from a `Refusal`. The
+token endpoint uses `OAuthError` instead. `STATUS_OF` is the only table from code to status
+(docs/reference/errors.md).
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def without_system_authorities() -> Iterator[None]:
     """While aiohttp is imported, hide the system's TLS authorities from aiohttp.
 
     While aiohttp is imported, it reads the TLS authorities twice. The two reads of the TLS authorities take a
-    sixth of the program's start time. All connections of this program have a TLS context; connections without
-    a context trust no authority.
+    sixth of the program's start time. The program gives aiohttp a TLS context for each connection. A
+    connection without such a TLS context would trust no TLS authority.
     """
     before = {name: os.environ.get(name) for name in _NOWHERE}
     os.environ.update(_NOWHERE)

@@ -589,7 +589,7 @@ async def test_a_response_that_said_close_is_the_last_though_the_body_comes_whol
 
 
 async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(tmp_path: Path) -> None:
-    """The proxy computes the rate of a slow client from its whole body, with the bytes before the pause."""
+    """A pause in a request body is allowed if the average rate of the whole body is high enough."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()

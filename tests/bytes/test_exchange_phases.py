@@ -111,7 +111,10 @@ class Unrecorded:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """Expected outcome if the exchange continues in `phase`, and the proxy writes no audit record yet."""
+    """Expected outcome of a test in which the exchange does not end: afterwards, the exchange is in `phase`.
+
+    The proxy has not yet written the audit event of the exchange.
+    """
 
     phase: Phase
 

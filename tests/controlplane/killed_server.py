@@ -1,4 +1,7 @@
-"""A control plane that is killed before or after it commits a batch whose id requests the kill."""
+"""A control plane that kills its process if a batch ID begins with `kill-before` or `kill-after`.
+
+The process ends before or after it commits the batch of audit events.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 async def config(tmp_path: Path) -> Path:
-    """Settings of an organisation with four events of November 2026: the third event never arrived."""
+    """Path of the settings of a control plane whose organisation has audit events 1, 2 and 4.
+
+    The audit event 3 of the same proxy never arrived.
+    """
     async with started(tmp_path, FakeClock()) as plane:
         org = await plane.org("acme")
         proxy = await plane.proxy("edge", "acme")

@@ -253,7 +253,10 @@ async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
 
 
 async def test_what_does_not_follow_is_read_from_the_store(tmp_path: Path, store: SqliteStore) -> None:
-    """The index writer reads events from the store if another process stored them, or a batch is unusual."""
+    """The index writer reads events from the store if another process stored them, or if a batch is unusual.
+
+    A batch is unusual if it contains, for example, an event twice or an unknown member.
+    """
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     subject = IndexWriter(store, index)
     try:

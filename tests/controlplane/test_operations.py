@@ -84,7 +84,10 @@ async def actor(context: OperationContext, name: str = "eve", **roles: Role) -> 
 
 
 async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
-    """Store an actor as an operator and return the actor, because each change looks up its operator."""
+    """Return an actor who is also stored as an operator.
+
+    An operation that makes a change looks up the operator of its actor in the store.
+    """
     made = await actor(context, name, **roles)
     operator_id = f"id-of-{name}"
     await context.store.add_operator(
@@ -97,7 +100,7 @@ async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
 
 
 def _references(mark: str) -> dict[str, Any]:
-    """Return each request parameter that names an object, with its value for `{mark}-org`."""
+    """Return values for request parameters by name, such as the names of objects of `{mark}-org`."""
     return {
         "org": f"{mark}-org",
         "orgs": (f"{mark}-org",),
@@ -143,7 +146,7 @@ def _made_up(hint: Any, known: Mapping[str, Any]) -> Any:
 async def _outcome(
     context: OperationContext, who: Actor, operation: Operation[Any, Any], asked: Request, mark: str
 ) -> str:
-    """Return the operation's result or error as the actor sees it, with the organisation's mark replaced."""
+    """Return the operation's result or error as text, with `MARK` in place of each occurrence of `mark`."""
     try:
         report = msgspec.json.encode(await operation.perform(context, who, asked)).decode()
     except (NotFound, Forbidden, InvalidRequest, Conflict, AlreadyExists) as error:

@@ -71,9 +71,10 @@ async def test_a_kill_between_commit_and_response_counts_the_batch_once(
 
 
 async def _replay(proxy: ProxyClient, killed: dict[str, Any]) -> None:
-    """Send batches to the control plane again after the control plane was killed and restarted.
+    """Send the batch `killed` again, after the control plane was killed and restarted.
 
-    The control plane counts committed batches as duplicates, and stores the other batches.
+    If the control plane committed the batch before the kill, it must respond that the batch is a duplicate.
+    If not, the control plane must store the batch.
     """
     committed = killed["batchId"].startswith("kill-after")
     sent = killed if committed else {**killed, "batchId": f"replay-{killed['batchId']}"}

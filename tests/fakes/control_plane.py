@@ -69,7 +69,7 @@ class FakeControlPlane(Fake):
         return response
 
     def _as_its_own(self, request: Received, response: Response) -> Response:
-        """Sign the response, unless it has a signature already or simulates an intermediary."""
+        """Sign a JSON response, unless it has a signature or the field `Via` of a simulated intermediary."""
         names = {name.lower() for name, _ in response.headers}
         if response.stream is not None or not _is_json(response) or {"x-hmac-signature", "via"} & names:
             return response

@@ -118,7 +118,10 @@ async def test_no_response_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_pa
 
 
 async def passes(system: System, between: Between) -> None:
-    """Remove the intermediary's responses, and check that all events arrive and the proxy recovers."""
+    """Make the simulated intermediary forward requests again, and check that all events arrive.
+
+    The audit check of the proxy must then be `ok` again.
+    """
     between.responses.clear()
     await until(lambda: len(events(system)) == 6)
     assert_no_gap(events(system))

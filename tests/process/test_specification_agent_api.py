@@ -340,7 +340,11 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator
 def test_exceeding_either_audit_rate_limit_gives_429_with_retry_after(
     limited: tuple[Operator, Process, AgentClient, str],
 ) -> None:
-    """A 429 has `Retry-After`, AUDIT_RATE_LIMIT_* override the settings file, and duplicates do not count."""
+    """A response with 429 has `Retry-After`.
+
+    The environment variables AUDIT_RATE_LIMIT_* override the settings file. A duplicate batch does not count
+    against a rate limit.
+    """
     operator, _, first, org_id = limited
     sent = [batch(event(org_id)) for _ in range(4)]
     assert [first.audit(each).status for each in sent] == [202, 202, 202, 429]

@@ -474,7 +474,10 @@ def test_and_so_it_is_of_a_response(
 
 
 def agrees_on_response(account: Account, before: Decision) -> None:
-    """Check that an allowing response rule ends the search, and keeps the verdict of the request."""
+    """Check that the decision on a response agrees with the rules that the explanation lists.
+
+    If a response rule with `allow` decides, no later rule is tested, and the verdict on the request stays.
+    """
     assert account.decision is not None
     verdict, deciding, logged = retold(account, Decision("allow", "default", reason="default"))
     if verdict in ("block", "filter"):

@@ -1,7 +1,7 @@
 """Providers that use this machine's managed identity.
 
-One provider returns the managed identity's own token. The other provider returns a token of an application
-that trusts the managed identity.
+One provider returns the managed identity's own token. The second provider returns a token of an Entra
+application that trusts the managed identity.
 """
 
 import aiohttp

@@ -1,4 +1,4 @@
-"""Data types for the facts of a known service."""
+"""Data types for facts about an upstream service, such as Microsoft Graph, that its schema does not state."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Pack:
 class Address:
     """A property that contains a pre-authenticated address (URL), for example of a file's content.
 
-    If an outer object contains the object with the address, `within` is the name of the containing property.
-    `relation` is the name of the last relation in a path that leads to objects with the pre-authenticated
-    address.
+    If the URL is a property of a nested object, `within` is the name of the property that contains the nested
+    object. `relation` is the name of the last relation in a path that leads to objects with the
+    pre-authenticated address.
     """
 
     __slots__ = ("owner", "property", "relation", "thing", "within")
@@ -39,7 +39,7 @@ class Address:
 
 
 class HandedOver:
-    """An operation that returns objects of a resource, or their address, although the schema omits this.
+    """An operation that returns objects or a URL to them, although the schema does not state this result.
 
     `owner` is the type to which the operation binds. If `owner` is empty, the fact applies to all operations
     with the name.

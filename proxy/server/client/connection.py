@@ -415,8 +415,8 @@ class ClientConnection(OpenConnection):
     def wait_until(self, deadline: float) -> None:
         """Call the handler's `waited_too_long` at `deadline`, a time in monotonic seconds.
 
-        While the client reads its response slowly, the deadline of the slow reader applies before the
-        handler's deadline.
+        While the client reads its response slowly, the deadline for slow readers replaces the handler's
+        deadline.
         """
         self._pace.wait_until(deadline)
 
@@ -454,8 +454,8 @@ class ClientConnection(OpenConnection):
     def persists(self) -> bool:
         """Return True if the connection can carry one more request after the current response.
 
-        The response head announces the result to the client, so the result stays true even if the body fails
-        later (RFC 9112 §9.6).
+        The response head announces the result to the client (RFC 9112 §9.6). After the first result False,
+        the result stays False, because the head may contain `Connection: close`.
         """
         if self._keep_alive is _PERSIST and not self._may_persist():
             self._keep_alive = _LAST

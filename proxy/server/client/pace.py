@@ -86,8 +86,8 @@ class Pace:
     def _rest(self) -> None:
         """Set the deadline of a connection state in which no request handler runs.
 
-        If the client has not read all output, the deadline of a slow reader applies before the deadline of
-        the state.
+        If the client has not read all output, the deadline for slow readers applies instead of the deadline
+        of the state.
         """
         if self.write_paused:
             self._apply(self._clock.now + SLOW_READER_SECONDS)

@@ -123,7 +123,10 @@ class LinkRewriter:
         return self._turned(body, _HAS_NAME, self._plain)
 
     def _turned(self, body: bytes, names: Any, links: Any) -> bytes | None:
-        """Rewrite the links that the pattern `links` matches directly after a link's name.
+        """Replace the upstream's base URL by the proxy's base URL in each link of the body.
+
+        `names` finds the name of a link, such as `@odata.nextLink`. `links` matches this name together with
+        the URL after it.
 
         Most response bodies contain no link that must be rewritten. To detect a body without links, one
         search for the names of links is enough.
@@ -226,8 +229,8 @@ def _begun(text: bytes) -> int:
 def may_be_odata_3(body: bytes) -> bool:
     """Return True if a body is verbose JSON, or has names of OData 3 at its beginning or in its last member.
 
-    `may_be_odata_3` does not search other places in the body for names of OData 3. To search the whole body
-    for names of OData 3 would take thirty times as long as the search for names of OData 4.
+    `may_be_odata_3` searches only these two places for names of OData 3, not the rest of the body. To search
+    the whole body for names of OData 3 would take thirty times as long as the search for names of OData 4.
     """
     if body.find(_OF_ODATA_3, 0, _ODATA_3_BEGINS) >= 0 or _IS_VERBOSE.match(body) is not None:
         return True

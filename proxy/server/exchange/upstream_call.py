@@ -116,8 +116,9 @@ class UpstreamCall(UpstreamUser):
     def renew(self) -> bool:
         """Send the request again with another upstream token, because the upstream responded with 401.
 
-        Return False if the request already had a second token, if its body cannot be sent again, or if the
-        used token was itself a recent replacement.
+        Return False if the request was already sent with a second upstream token, or if its body cannot be
+        sent again. Return False also if the upstream refused a token that had replaced another token shortly
+        before.
         """
         self._release()
         credential, context = self._credential, self._owner.context

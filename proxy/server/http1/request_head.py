@@ -194,7 +194,8 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
     """Parse and check a request head. Raise MalformedHead if the head is not valid.
 
     `head` ends with the empty line after the header section. `last` contains the header fields of the
-    connection's previous request. Usually the header fields in `head` are the same as in `last`.
+    connection's previous request. A client usually sends the same header fields in each request of a
+    connection, so the function can use `last` again.
     """
     line = _REQUEST_LINE.match(head)
     if line is None:

@@ -146,7 +146,7 @@ class TokenRequest:
             values[TOKENS_REFUSED] += 1
 
     def count_problem(self, problem: str, credential_id: str | None) -> None:
-        """Count a refused proof of identity in the counter for the problem of the proof.
+        """Count a refused proof of identity, also in the counter for `problem`, the reason of the refusal.
 
         Store the problem and the credential in the pending audit event.
         """

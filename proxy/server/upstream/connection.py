@@ -321,7 +321,10 @@ class UpstreamConnection(BatchedConnection):
         self._fail_with(self.user)
 
     def _fail_with(self, user: UpstreamUser | None) -> None:
-        """End the connection, and the exchange of `user` on the connection, after a fault of the proxy."""
+        """End the exchange of `user` and close the upstream connection, after a fault in the proxy's code.
+
+        If another exchange now uses the upstream connection, leave the connection open.
+        """
         # the exchange of another user is not affected by the fault
         if self.user is None or self.user is user:
             self._owner.discard(self)
