@@ -666,7 +666,7 @@ class Gap(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Number of events for each unacknowledged kind of fault in a proxy's audit trail, such as losses."""
+    """Numbers of faulty events in a proxy's audit trail: missing, repeated and implausible events."""
 
     missing: int = 0  # sequence numbers below the highest that were never received
     repeated: int = 0  # events with duplicate sequence numbers
@@ -1075,20 +1075,18 @@ class AuditStore(OutboxStore, Protocol):
         """Return, for each proxy ID, the received sequence numbers of the organisation's events."""
 
     async def losses(self, proxy_ids: Sequence[str]) -> Mapping[str, Losses]:
-        """Return the unacknowledged losses of each proxy, summed over all its organisations."""
+        """Return the numbers of each proxy's unacknowledged faulty events, summed over its organisations."""
 
     async def losses_of_org(self, org_id: str) -> Losses:
-        """Return the losses of the organisation's events at all proxies, including acknowledged losses."""
+        """Return the numbers of the organisation's faulty events at all proxies, even if acknowledged."""
 
     async def acknowledge_losses(
         self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None
     ) -> Losses:
-        """Acknowledge missing, repeated and implausible events of a proxy's audit trail.
+        """Acknowledge an organisation's missing, repeated and implausible events at a proxy.
 
-        Return the numbers of these events.
-
-        Raise Conflict if the current numbers of missing, repeated or implausible events differ from the
-        numbers in `expected`.
+        Return the numbers of these events. Raise Conflict if the current numbers of missing, repeated or
+        implausible events differ from the numbers in `expected`.
         """
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
