@@ -101,9 +101,10 @@ async def ready(address: str) -> None:
 def one_run(
     directory: Path, port: int, count: int, settings: IndexSettings | None
 ) -> tuple[float, float, float, float]:
-    """Return the CPU seconds and elapsed seconds of one run.
+    """Return the CPU seconds and elapsed seconds of one run, each counted to two points in time.
 
-    The seconds are counted until the last response, and until a search finds all events.
+    The first two numbers count to the last response. The last two numbers count until a search finds all
+    events.
     """
     config = directory / "controlplane.toml"
     config.write_text(

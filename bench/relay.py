@@ -1,4 +1,4 @@
-"""Byte relay on uvloop, which measures Python's cost for the event loop and the kernel, without HTTP.
+"""Byte relay on uvloop, without HTTP: a benchmark of the cost of Python's event loop and the kernel.
 
 Each client connection gets its own upstream connection, and bytes are forwarded as they arrive.
 """

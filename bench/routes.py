@@ -3,8 +3,8 @@
     python -m bench.routes METADATA [--all] [--references]
 
 METADATA is the schema file that Graph serves as /v1.0/$metadata. `--all` also prints each open route, for the
-rules that match by resource and for the rules that allow jobs. `--references` also counts paths that go on
-after a reference to an object.
+rules that match by resource and for the rules that allow jobs. `--references` also counts routes that go on
+from an object that the previous object of the path references, but does not contain.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from proxy.policy.ruleset_yaml import parse_ruleset
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Target in Microsoft Graph, with the paths that a careful administrator blocks.
+    """Data in Microsoft Graph, such as messages, to which the benchmark counts the routes.
 
-    `words` is a rule condition that matches the target's resource. `needed` has the paths that an application
-    needs for its job.
+    `blocked` has the paths that a careful administrator blocks. `words` is a rule condition that matches the
+    resource of the data. `needed` has the paths that an application needs for its job.
     """
 
     name: str
@@ -175,7 +175,11 @@ class Count:
 
 
 def _ruleset(default: str, match: str, needed: tuple[str, ...] = ()) -> str:
-    """Return a ruleset that allows the paths that an application needs for its job, and blocks `match`."""
+    """Return a ruleset in YAML, with a rule that blocks the requests that the condition `match` selects.
+
+    If `needed` has paths that an application needs for its job, an earlier rule allows GET requests to these
+    paths.
+    """
     lines = ["version: 1", "name: measured", f"default: {default}", "rules:"]
     if needed:
         lines.append(f"  - {{id: job, match: {{methods: [GET], path: {list(needed)}}}, verdict: allow}}")

@@ -17,14 +17,15 @@ class Clock(Protocol):
     def steady_ms(self) -> int:
         """Return the steady time in Unix milliseconds, which never goes back or jumps.
 
-        The control plane measures time windows and rate limits with the steady time.
+        The control plane measures time windows and rate limits with the steady time, because the wall clock
+        can jump.
         """
 
     def not_before(self, ms: int) -> None:
         """Advance steady time to at least `ms`, the newest time that was recorded before a restart."""
 
     def follow(self, ms: int) -> None:
-        """Set steady time to `ms`, the time of the database that several control planes share."""
+        """Set the steady time, which never jumps, to `ms`, the time of the database of all control planes."""
 
 
 class SystemClock:

@@ -188,9 +188,10 @@ def _may_claim_marks(body: bytes) -> bool:
 
 
 def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the events of a batch.
+    """Return the events of a batch, with new names for the members that only the control plane may write.
 
-    A member that only the control plane may write gets a new name, so that no proxy can forge it.
+    The new name of a member that a proxy sent begins with `claimed`. So no proxy can forge a value of the
+    control plane.
     """
     kept = []
     for raw in events:

@@ -98,7 +98,7 @@ class LiveTail:
                 self._reading = None
 
     async def catch_up(self, listener: Listener) -> list[StoredEvent]:
-        """Return the next events that match the listener.
+        """Return the next stored events that match the filter and the organisations of the listener.
 
         The list is empty if the listener has received every stored event.
         """

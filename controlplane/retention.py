@@ -35,8 +35,8 @@ class WitnessedTime:
     """Newest time at which this host's clock agreed with a correctly signed timestamp of a proxy.
 
     If the clock of a host were a year ahead, the host would delete events a year too early. `WitnessedTime`
-    prevents such an early deletion, because its time advances only when a proxy's clock agrees with the
-    host's clock.
+    prevents deletions by a fast clock: the time in `WitnessedTime` advances only when a proxy's clock agrees
+    with the host's clock.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,11 @@ class WitnessedTime:
         self._by_proxy[proxy_id] = now_ms
 
     def of_hands(self, hands: Mapping[str, str]) -> list[int]:
-        """Return the newest time that each holder of proxy keys has confirmed, in descending order."""
+        """Return the newest time that the proxies of each holder of keys have confirmed, latest time first.
+
+        `hands` gives the holder of the keys of each proxy. Proxies that enrolled with the same enrolment
+        token have the same holder.
+        """
         newest: dict[str, int] = {}
         for proxy_id in self._by_proxy.keys() & hands.keys():
             hand, ms = hands[proxy_id], self._by_proxy[proxy_id]
@@ -150,7 +154,11 @@ class Retention:
         return held_ms
 
     def _lag(self, agreed_ms: int | None) -> str | None:
-        """Return a warning that events are kept too long, if only one proxy confirms this host's clock."""
+        """Return a warning that events are kept too long, if only one proxy confirms this host's clock.
+
+        The control plane deletes events by a time that usually two proxies must have confirmed
+        (`agreed_time`).
+        """
         newest_ms = self._witnessed.ms
         since_ms = self._began_ms if agreed_ms is None else agreed_ms
         if self._store.is_shared or newest_ms is None or newest_ms - since_ms < _DAY_MS:
@@ -168,7 +176,8 @@ class Retention:
     async def _purge_sessions(self) -> None:
         """Delete sign-in sessions that have ended.
 
-        The deletion needs no confirmation by another clock, because ended sessions are already refused.
+        Ended sessions are deleted without waiting for a proxy that confirms the host's time. The control
+        plane already refuses these sessions.
         """
         now_ms = self._clock.steady_ms()
         before = now_ms - SESSION_MS, now_ms - SESSION_IDLE_MS
@@ -178,10 +187,10 @@ class Retention:
 async def agreed_time(store: Store, witnessed: WitnessedTime, clock: Clock) -> int | None:
     """Return the newest time that this host's clock has reached and two other clocks have confirmed.
 
-    A stolen key, or a proxy on a host with a wrong clock, counts as one holder of keys and can't advance the
-    agreed time alone. All proxies that enrolled with one enrolment token also count as one holder of keys. If
-    several control planes share a database, the clock of the database is the second clock that must agree. If
-    all proxies together count as one holder of keys, the confirmation of this holder is enough.
+    The clocks of all proxies that enrolled with the same enrolment token count as one clock. So a stolen key,
+    or one proxy on a host with a wrong clock, can't advance the returned time alone. If several control
+    planes share a database, the clock of the database is the second clock that must agree. If the clocks of
+    all proxies together count as one clock, the confirmation of this clock is enough.
     """
     if store.is_shared:
         noted = [each.instance.witnessed_ms for each in await store.running_instances()]

@@ -36,8 +36,8 @@ class Attempts(Protocol):
         """Count a sign-in attempt as failed until it succeeds, and return the seconds to wait, or 0.
 
         A sign-in attempt counts against the limit as soon as it starts. If many sign-in attempts arrive at
-        the same time, only as many attempts pass as the limit allows. If no operator name is given, only the
-        network address is limited.
+        the same time, only as many attempts pass as the limit allows. If no operator name is given, the limit
+        of failed sign-ins applies only to the network address.
 
         A sign-in attempt that must wait is not counted. If refused attempts were counted, a blocked client
         could fill the memory, or displace the failures of other clients from it.

@@ -126,7 +126,9 @@ def reach(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="App or organisation, by ID or name.")
     ] = None,
-    app: Annotated[str | None, typer.Option("--app", metavar="APP", help="App whose stop to show.")] = None,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="App whose emergency stop to show.")
+    ] = None,
     org: AnyOrg = None,
     wide: Wide = False,
     no_trunc: NoTrunc = False,

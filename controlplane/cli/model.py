@@ -135,7 +135,9 @@ def diff(
     org: OneOrg,
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[URL|FILE]", help="URL or file with the new schema (the stored one)."),
+        typer.Argument(
+            metavar="[URL|FILE]", help="URL or file of the new schema (default: the current stored schema)."
+        ),
     ] = None,
     root: _Root = None,
     json: Json = False,

@@ -88,13 +88,14 @@ def replay(
             "--app",
             metavar="APP",
             help=(
-                "Only events of this app. By default, events of all apps that use the ruleset named in the "
-                "draft."
+                "Replay only events of this app. By default, the command replays the events of all apps "
+                "whose ruleset has the name of the draft."
             ),
         ),
     ] = None,
     every_app: Annotated[
-        bool, typer.Option("--every-app", help="Use events of every app, with any ruleset.")
+        bool,
+        typer.Option("--every-app", help="Replay events of every app, even if the app uses another ruleset."),
     ] = False,
     hours: _Hours = None,
     from_: _From = None,
@@ -213,7 +214,8 @@ def suggest(
         typer.Option("--name", metavar="NEW", help="Name of the new ruleset (the name of the app)."),
     ] = None,
     include_blocked: Annotated[
-        bool, typer.Option("--include-blocked", help="Also allow requests that were blocked.")
+        bool,
+        typer.Option("--include-blocked", help="Suggest rules also for requests that the proxy blocked."),
     ] = False,
     har: _Har = None,
     base: _Base = None,

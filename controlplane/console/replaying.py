@@ -44,7 +44,7 @@ _WORDS: Final = {
 
 
 class _SoFar(msgspec.Struct, forbid_unknown_fields=True):
-    """State of a replay that the form carries from each step to the next step.
+    """State of a replay after some of its steps; the replay form of the page sends it to the next step.
 
     An operator who edits the replay state in the form data changes only the figures on the operator's own
     page.

@@ -120,8 +120,8 @@ async def _operators(
 ) -> Mapping[str, PresentOperator]:
     """Read the operators and their roles, limited to organisations that the actor may see.
 
-    Operators who come from the identity provider are left out, because the provider's groups add and remove
-    them.
+    The returned operators do not include operators who come from the identity provider, because the
+    provider's groups add and remove them.
     """
     known = {**names, EVERY_ORG: EVERY_ORG}
     return {

@@ -1,6 +1,6 @@
 """Operations of the control plane.
 
-Each has a name, a place in the admin API, and a function that performs it.
+Each operation has a name, a place in the admin API, and a function that performs the operation.
 
 The function of an operation takes a context, an actor and a typed request, and returns a typed response. The
 function of an operation checks the actor's role itself, because only the function finds the organisation of a

@@ -26,7 +26,8 @@ class OrgFacts(Response):
 class NewOrg(Response):
     """Response to the addition of an organisation.
 
-    The response to an addition has fewer JSON fields than other responses about an organisation.
+    The response to the addition of an organisation has fewer JSON fields than other responses about an
+    organisation.
     """
 
     org_id: str

@@ -42,7 +42,10 @@ class ListRoutes(Request):
 
 
 class RouteFacts(msgspec.Struct, rename="camel"):
-    """An open route, with a request that the ruleset allows and the rule that allows the request."""
+    """Request path by which the ruleset allows access to data that one of its rules blocks or filters.
+
+    `method`, `target` and `body` are an example request, and `rule` is the rule that allows the request.
+    """
 
     kind: str  # path, operation, $expand, $select, delta, subscription, search, bind, write, …
     route: str
@@ -66,7 +69,10 @@ class PassingFacts(msgspec.Struct, rename="camel"):
 
 
 class RuleRoutesFacts(msgspec.Struct, rename="camel"):
-    """Open routes to the types and properties that one rule names."""
+    """Request paths to the types and properties that one rule names.
+
+    `open` has the paths by which the ruleset still allows access to these types and properties.
+    """
 
     rule: str
     line: int
@@ -125,9 +131,10 @@ def _found(label: str, text: str, stored: PackedSchemas | None, request: ListRou
 
 
 def _stored_schema(stored: PackedSchemas | None, root: str) -> tuple[ResourceModel | None, str]:
-    """Return the organisation's schema of the path `root`.
+    """Return the organisation's schema for the root path `root`, and the root path of the returned schema.
 
-    If the path `root` has no schema, return the organisation's schema of the path that sorts first.
+    If the organisation has no schema for `root`, return the schema whose root path is the first in
+    alphabetical order.
     """
     if stored is None or not stored.digests:
         return None, root

@@ -11,13 +11,13 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 class ResourceClass(NamedTuple):
-    """A class of resources, such as mail, that an audit report counts.
+    """A class of resources, such as mail, whose requests an audit report counts.
 
-    A request belongs to a resource class if its path reaches schema elements of the class, or contains a word
-    of the class.
+    A request belongs to a class such as mail if its path leads to schema elements of this class, or contains
+    a word that names the class (`words`).
 
-    If `at_end` is True, only the last resource in the path determines the class. So `/users/{id}/messages`
-    belongs to the mail class, not to the users class.
+    If `at_end` is True, a request belongs to the class only if the last resource in its path does. So
+    `/users/{id}/messages` belongs to the mail class, not to the users class.
     """
 
     name: str

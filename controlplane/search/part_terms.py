@@ -116,7 +116,8 @@ def names_of(term: Term) -> tuple[str, ...]:
 def request_tokens(term: Term) -> str:
     """Return the FTS5 expression that finds the request IDs in a search term, or an empty text.
 
-    If a request ID equals the ID of its event, the index has no token for the request ID.
+    If a request ID equals the ID of its event, the full-text index contains no search token for the request
+    ID.
     """
     if not isinstance(term, FieldTerm) or term.field.name != "request":
         return ""

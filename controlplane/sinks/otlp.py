@@ -100,7 +100,8 @@ class OtlpSink:
     async def test(self) -> str:
         """Send an export request without log records.
 
-        Every collector handles the empty export request like any other export request.
+        An OTLP collector handles this empty export request in the same way as an export request with log
+        records.
         """
         await self._export([])
         return "the collector accepts log records"

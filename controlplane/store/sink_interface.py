@@ -98,7 +98,7 @@ class SinkStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewNotice:
-    """A new notice for operators, without a position."""
+    """A new notice for operators, which is not stored yet and so has no position among the stored notices."""
 
     notice_id: str
     time_ms: int
@@ -126,7 +126,7 @@ class NoticeStore(Protocol):
     async def log_position_noticed(self) -> int:
         """Return the position in the operator log up to which notices were made.
 
-        In a new store, return the position of the newest line in the operator log.
+        If the store has no such position yet, return the position of the newest line in the operator log.
         """
 
     async def add_notices(self, notices: Sequence[NewNotice], log_position: int) -> None:
@@ -152,10 +152,16 @@ class NoticeStore(Protocol):
 
     async def conditions(self) -> Mapping[str, ConditionState]: ...
     async def begin_condition(self, state: ConditionState, notice: NewNotice) -> None:
-        """Store the condition and its notice, unless another process has already stored the condition."""
+        """Store a condition and its notice, unless another process has already stored the condition.
+
+        A condition is a lasting problem, such as a late sink.
+        """
 
     async def remind_of_condition(self, before: ConditionState, notice: NewNotice) -> None:
         """Store a reminder about a lasting condition, unless another process has stored it already."""
 
     async def end_condition(self, condition: str, notice: NewNotice) -> None:
-        """Delete the condition and store the notice of its end, unless another process has done both."""
+        """Delete a condition and store the notice of its end, unless another process has done both.
+
+        The caller found that the condition (a lasting problem) has ended.
+        """

@@ -1,4 +1,4 @@
-"""One-line summaries of open routes: paths that a ruleset allows to data that one of its rules blocks."""
+"""One-line summaries of open routes: allowed request paths that bypass a rule of the ruleset."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def advice_with_routes(
     model: ResourceModel | None = None,
     root: str = GRAPH_ROOT,
 ) -> tuple[RulesetProblem, ...]:
-    """Return the warnings about a ruleset, with a warning for each rule that has an open route.
+    """Return the warnings about a ruleset, with a warning for each rule that an open route bypasses.
 
-    An open route is a path, allowed by the ruleset, to data that the rule blocks or filters.
+    An open route is a request path that the ruleset allows, although it leads to data that the bypassed rule
+    blocks or filters.
 
     `root` is the root path of the service that the schema describes.
     """
@@ -61,9 +62,10 @@ def advice_with_routes(
 def route_warnings(
     document: yaml_document.Document, ruleset: Ruleset, model: ResourceModel | None, root: str
 ) -> tuple[RulesetProblem, ...]:
-    """Return a warning for each rule with an open route, and for each rule path outside the schema.
+    """Return a warning for each rule that open routes bypass, and for each rule path outside the schema.
 
-    An open route is a path, allowed by the ruleset, to data that the rule blocks or filters.
+    An open route is a request path that the ruleset allows, although it leads to data that the bypassed rule
+    blocks or filters.
     """
     report = routes_of(ruleset, model, limit=_CHECKED, root=root)
     lines = _lines_of(document, ruleset)
@@ -92,7 +94,7 @@ def counted(rule: Rule, found: RuleRoutes) -> str:
 
 
 def summary(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> str:
-    """Summarise in one line the routes to the schema elements that a rule's paths name.
+    """Summarise in one line the request paths to the data that a rule names, and those that bypass the rule.
 
     `lines` has the line number of each rule in the text of the ruleset.
     """

@@ -106,8 +106,8 @@ class SchemaGraph:
     def paths(self, arrives: Callable[[int], bool], *, through_references: bool = False) -> Iterator[Path]:
         """Yield paths to the schema types for which `arrives` returns True, the shortest path first.
 
-        Unless `through_references` is True, only the last navigation of a path may lead to objects that are
-        not contained. All other navigations of the path must lead to contained objects.
+        Each navigation before the last one leads to objects that the previous object contains. If
+        `through_references` is True, each navigation may also lead to objects that are not contained.
         """
         distance = self._distances(arrives, through_references)
         level = [path for path in self.roots if path.type in distance]
@@ -116,7 +116,7 @@ class SchemaGraph:
             level = list(self._longer(level, distance, arrives, through_references))
 
     def _distances(self, arrives: Callable[[int], bool], through_references: bool) -> dict[int, int]:
-        """Return how many navigations lead from each type to the nearest type that `arrives` accepts."""
+        """Return, for each type, the lowest number of navigations to a type that `arrives` accepts."""
         types = self._reachable()
         distance = {type_: 0 for type_ in types if arrives(type_)}
         for steps in range(1, MAX_NAVIGATIONS + 1):
