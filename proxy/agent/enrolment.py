@@ -343,9 +343,9 @@ class Enrolment:
         return ControlPlane(self._session, lambda: self._identity(keys), clock=self._clock)
 
     def _new_identity(self, response: Response, wanted: int) -> EnrolResponse:
-        """Return the new identity of the proxy from a response.
+        """Return the new identity of the proxy from a response: its proxy ID and its keys.
 
-        Raise CallFailed or _Refused if the response has no identity.
+        Raise CallFailed or _Refused if the response of the control plane does not contain the identity.
         """
         if response.status == wanted:
             try:

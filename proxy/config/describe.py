@@ -99,7 +99,10 @@ def _reference_of_kinds(array: Tables) -> Iterator[str]:
 
 
 def _is_own(key: Key, common: Mapping[str, Key]) -> bool:
-    """Return True if a settings key exists, or has its choices, only in one kind of settings table."""
+    """Return True if not all kinds of a settings table have the key, or if its choices depend on the kind.
+
+    The key `Kind` does not count.
+    """
     return key.name != "Kind" and (key.name not in common or key.choices != common[key.name].choices)
 
 

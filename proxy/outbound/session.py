@@ -49,7 +49,10 @@ def open_session(
 
 
 def _through(egress: Egress) -> aiohttp.ClientMiddlewareType:
-    """Return the session's middleware that chooses each request's route: `CONNECT` for https."""
+    """Return the middleware that sends each HTTP request of a session directly or through the egress proxy.
+
+    For an https request, the egress proxy opens a tunnel (`CONNECT`).
+    """
 
     async def choose_way(
         request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType

@@ -42,9 +42,9 @@ def counts_for(candidate: Candidate, reading: Reading) -> bool:
 
     A rule is evaluated for each interpretation that the upstream may use.
 
-    A rule applies to an unused interpretation only if the rule spells out segments that no other
-    interpretation produces. A wildcard of a rule does not match segments of an unused interpretation, because
-    a wildcard stands for a whole ID.
+    For an interpretation that the upstream does not use, a rule is evaluated only if the rule spells out
+    segments that no other interpretation produces. A wildcard of a rule does not match segments of such an
+    interpretation, because a wildcard stands for a whole ID.
     """
     entry, start = candidate.entry, reading.changed_from
     if not reading.kind & UNTAKEN or start == 0:
@@ -97,9 +97,9 @@ def _spells_out(pattern: Pattern, at: int) -> bool:
 
 
 def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
-    """Return True if an object ID in `pattern` follows the collection name at the end of the entry's pattern.
+    """Return True if the pattern of `entry` ends with a collection and `pattern` has an object ID after it.
 
-    An object ID in a path is not the name of a property.
+    `at` is the position after the collection. An object ID in a path is not the name of a property.
     """
     own = entry.pattern.segments
     return (

@@ -133,8 +133,9 @@ class Name(NamedTuple):
 class Reading(NamedTuple):
     """An interpretation of a request target, with all names of the resource.
 
-    An UNTAKEN interpretation is one that the upstream does not use. `changed_from` is the first segment of an
-    UNTAKEN interpretation that differs from every interpretation that the upstream uses.
+    The bit UNTAKEN in `kind` marks an interpretation that the upstream does not use. For such an
+    interpretation, `changed_from` is the index of the first segment that differs from all interpretations
+    that the upstream uses.
     """
 
     kind: int
@@ -146,7 +147,8 @@ class Target:
     """A request target in origin-form (RFC 9112 §3.2.1): its bytes and its interpretations.
 
     Almost every target is plain: all servers interpret a plain target in the same way. For a plain target,
-    `plain` has the folded path segments, and `readings` are made only on demand.
+    `plain` has the path segments, normalised by `fold`. The interpretations (`readings`) of a plain target
+    are created only on demand.
     """
 
     __slots__ = (
@@ -186,9 +188,10 @@ class Target:
     def implied(
         path: str, readings: tuple[Reading, ...], options: Mapping[str, tuple[str, ...]], taken: int
     ) -> Target:
-        """Return the target of a further request that the given request implies.
+        """Return the target of an implied request: an additional read or write that a request causes.
 
-        Messages to people show the argument `path` as the path of the implied request.
+        For example, `$expand=manager` implies a read of the manager. Messages to people show the argument
+        `path` as the path of the implied request.
         """
         target = Target(path, path, None, None, readings)
         target._options = dict(options)
@@ -205,7 +208,7 @@ class Target:
         return readings
 
     def may_end_in(self, word: str) -> bool:
-        """Return True if any interpretation ends with the path segment `word` (in folded form)."""
+        """Return True if the path ends with the segment `word` (in folded form) in any interpretation."""
         return any(name.folded[-1:] == (word,) for reading in self.readings for name in reading.names)
 
     @property
@@ -224,8 +227,8 @@ class Target:
     def as_taken(self) -> Target:
         """The request target without the query options that the upstream does not read.
 
-        If the upstream does not decode twice, the target lacks the query options and values that only a
-        second decoding produces.
+        Some query options and values appear only if a server percent-decodes the query twice. The returned
+        target contains these options and values only if the upstream decodes twice.
         """
         found = self._as_taken
         if found is None:
@@ -252,7 +255,7 @@ _NOT_PRINTABLE: Final = "the target is not printable ASCII; encode any other cha
 
 
 def canonicalise(target: str, taken: int = GRAPH) -> Target:
-    """Return the target with all its interpretations.
+    """Return the request target, with every interpretation that a server may give to its path.
 
     The bits of `taken` select the interpretations that the upstream uses.
 
@@ -432,7 +435,7 @@ _known_readings: Final[BoundedMemo[str, tuple[Reading, ...]]] = BoundedMemo(_MOS
 
 
 def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple[tuple[Reading, ...], int]:
-    """Return the interpretations of an unusual request path, and the total segment count of their names."""
+    """Return the interpretations of an unusual request path, and the total number of segments in them."""
     if not path.startswith("/"):
         raise MalformedTarget("the request target does not begin with a slash")
     if path.count("/") > MAX_SEGMENTS:
@@ -476,10 +479,10 @@ def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
 
 
 def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
-    """Return the index of the first segment that distinguishes `names` from all names that are certain.
+    """Return the lowest index of a segment in which a name in `names` differs from all names in `certain`.
 
-    Return 0 if one of `names` is only the beginning of a certain name, because then no segment distinguishes
-    the two names.
+    Names that are also in `certain` do not count. Return 0 if a name in `names` is only the beginning of a
+    name in `certain`, because then no segment distinguishes the two names.
     """
     least = MAX_SEGMENTS
     for name in names:
@@ -507,8 +510,8 @@ def _common(one: Name, other: Name) -> int:
 def _spellings(path: str, room: _Room, taken: int) -> Iterator[_Segments]:
     """Yield the path, split, decoded and normalised in every order that a server may use.
 
-    The function `_spellings` yields each resulting list of segments once. If interpretations of two kinds
-    have the same segments, the function keeps the kind that more rules must consider.
+    Yield the same segments again only if the new kind lacks at least one bit of each kind that was yielded
+    before.
     """
     known: dict[str, list[int]] = {}
     for decoded in _decodings(path, taken):
@@ -552,7 +555,7 @@ def _length(variant: _Segments) -> int:
 
 
 def _kind(taken: int, interpretation: int) -> int:
-    """Return 0 if the upstream uses the interpretation. Otherwise, return the bit UNTAKEN."""
+    """Return 0 if the upstream uses this kind of interpretation, or the bit UNTAKEN if it does not."""
     return 0 if taken & interpretation else UNTAKEN
 
 
@@ -613,9 +616,10 @@ def _decoded_again(text: str) -> str:
 def _each(
     variants: list[_Segments], change: Callable[[_Segments], _Segments], room: _Room, kind: int = 0
 ) -> list[_Segments]:
-    """Apply the function `change` to each variant of a path.
+    """Apply the function `change` to each variant of a path (a list of segments as some server may read it).
 
-    Return only the variants that the function changed, with the bits of `kind` added to each variant's kind.
+    Return only the variants that `change` changed. The kind of each returned variant gets the bits of `kind`
+    in addition.
     """
     changed: list[_Segments] = []
     for before in variants:
@@ -726,10 +730,10 @@ def _resolved(texts: Iterable[str]) -> list[str]:
 
 
 def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
-    """Return every combination of the segments' interpretations.
+    """Return every combination of the interpretations of a path's segments.
 
-    Each returned combination contains all names of the resource under the segment interpretations of that
-    combination.
+    A combination chooses one interpretation for each segment. It contains all names that the resource has
+    with these interpretations.
 
     The path `items/x:/permissions/a.txt` names the file `a.txt`, so no rule for permissions may allow it. No
     wildcard for an ID matches the segments `x:` or `root:`. A rule for permissions may block the path
@@ -907,7 +911,7 @@ def _written_out(
 def _name_taken(name: str) -> str:
     """Return the name of a query option, decoded once.
 
-    The upstream takes a name that only looks like `$top` for another option.
+    If a name only looks like `$top`, the upstream reads the name as a different option.
     """
     name = _name_decoded(name)
     return (name if name.isascii() else unicodedata.normalize("NFC", name)).casefold().removeprefix("$")
@@ -931,8 +935,9 @@ def _name_decoded(name: str) -> str:
 def _value_readings(value: str, *, as_taken: bool = False) -> tuple[str, ...]:
     """Return the interpretations of a query option's value.
 
-    The function interprets the value as OData and as an HTML form (`+` is a space). The function
-    percent-decodes both the OData value and the form value: once, and as often as possible.
+    The function interprets the value as OData and as an HTML form (`+` is a space). For both, the result has
+    the value that is percent-decoded once. Unless `as_taken` is True, the result also has both values
+    percent-decoded repeatedly, at most MAX_DECODINGS times.
     """
     once = _leniently_decoded(value)
     if as_taken:

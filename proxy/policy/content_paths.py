@@ -78,7 +78,10 @@ def _belongs_to_item(word: str) -> bool:
 
 
 def _drives_of(name: Name) -> Iterator[int]:
-    """Yield the index after each drive in a path, if responses may have several items of the drive."""
+    """Yield the index of the path segment after each drive, unless the path continues to one drive item.
+
+    Yield no index for a drive at the end of the path.
+    """
     words = name.folded
     for at, word in enumerate(words):
         end = at + 1 if word == _DRIVE else at + 2 if word == _DRIVES else 0
@@ -96,7 +99,7 @@ def _first(name: Name, size: int) -> Name:
 
 
 def may_open(name: Name, method: str) -> bool:
-    """Return True if the response may contain objects, because objects can contain content addresses."""
+    """Return True if the response may contain objects, because objects can contain download addresses."""
     words = name.folded
     if not words or words[-1] in _NO_OBJECTS or method == "DELETE":
         return False
@@ -120,13 +123,13 @@ def opens_any_drive(name: Name) -> bool:
 
 
 def handed_over(names: Iterable[Name]) -> dict[str, str]:
-    """Return each operation that returns a content address, with the HTTP method to use at the address."""
+    """Return each operation that returns a URL of file content, with the HTTP method to use at the URL."""
     found = [_HANDED_OVER.get(name.folded[-1]) for name in names]
     return {operation: method for each in found if each is not None for operation, method in (each,)}
 
 
 def addresses_within(names: Iterable[Name]) -> tuple[str, ...]:
-    """Return the paths of the properties that contain content addresses in responses to these requests."""
+    """Return the paths of the properties that contain download addresses in responses for these resources."""
     words = {word for name in names for word in name.folded}
     paths: dict[str, None] = {}
     for address in GRAPH_FACTS.addresses:

@@ -183,7 +183,7 @@ def ruleset_json_schema() -> dict[str, object]:
 
 
 def editor_schema(title: str, shape: type[BaseModel]) -> dict[str, object]:
-    """Return the JSON Schema of a document for editors."""
+    """Return a JSON Schema with which text editors check documents of the type `shape`."""
     schema = cast("dict[str, object]", _for_editors(shape.model_json_schema(by_alias=True)))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
 
@@ -233,8 +233,9 @@ def read_shape(shape: type[S], value: object) -> S:
 def _unless_many(value: Any, read: Callable[[Any], T], info: ValidationInfo) -> T:
     """Skip the validation of further values after very many errors: pydantic keeps all errors in memory.
 
-    The validator `_unless_many` wraps every element that a ruleset may contain many times. `_unless_many`
-    must not wrap a choice of several types, because a value that does not fit one type may fit another.
+    The validator `_unless_many` wraps every element that a ruleset may contain many times. If a value may
+    have one of several types, `_unless_many` must not wrap one of these types, because a value that does not
+    fit one type may fit another.
     """
     errors = cast(_Errors, info.context)
     if errors.count >= _MOST_ERRORS:

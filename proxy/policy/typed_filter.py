@@ -38,7 +38,7 @@ _TYPE_SOMEWHERE = re.compile(rb'"@(?:odata\.)?type"')
 
 
 def filter_of(transforms: Transforms) -> CompiledFilter:
-    """Return the response filter for transforms, with or without transforms by schema type."""
+    """Return the compiled response filter for transforms, of which some may apply only to schema types."""
     return TypedFilter(transforms) if transforms.typed else compile_filter(transforms)
 
 
@@ -54,10 +54,10 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """State of one filter rule at one position in a response.
+    """State of one filter rule at one position in a JSON response.
 
-    The state of a rule is the type of the objects at the position, or the names of the members that lead to
-    the rule's objects.
+    The state is the schema type of the objects at the position (`type`). If the rule is about objects that
+    are nested deeper, the state is the names of the JSON members that lead to these objects (`place`).
     """
 
     rule: int
@@ -99,7 +99,10 @@ class TypedFilter(CompiledFilter):
 
 
 class _Context:
-    """The rules of one response filter. All levels of a response filter share the rules of the filter."""
+    """The rules of one response filter.
+
+    A response filter has a level for each position in the JSON response. All levels use these rules.
+    """
 
     def __init__(self, rules: list[_Rule]) -> None:
         self.rules = rules
@@ -113,9 +116,9 @@ class _Context:
         return not here.exact and (here.type == _UNKNOWN or here.type in things.bases)
 
     def below(self, here: _Here, name: str) -> _Here | None:
-        """Return the state that a rule has for the objects in the member `name`.
+        """Return the state of the rule of `here` for the objects in the JSON member `name`.
 
-        Return None if the rule does not apply to the objects in the member.
+        Return None if the rule does not apply to the objects in this JSON member.
         """
         if here.place:
             first, *rest = here.place
@@ -159,7 +162,7 @@ def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, in
 
 
 class _TypedLevel(_Level):
-    """Level of a response filter: the objects at one position, if they may have different types."""
+    """Part of a response filter for the objects at one JSON position, which may have different types."""
 
     by_type = True
 
@@ -231,7 +234,7 @@ class _TypedLevel(_Level):
         return level
 
     def _narrowed(self, annotation: bytes) -> _TypedLevel:
-        """Return the filter level for objects that state the given type in `@odata.type`."""
+        """Return the filter for those objects at this position whose `@odata.type` is `annotation`."""
         name = annotation.decode("utf-8", "replace").rpartition("#")[2].lower()
         here = tuple([self._narrow(each, name) for each in self._here])
         if here == self._here:

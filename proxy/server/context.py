@@ -74,7 +74,8 @@ class Limits:
 def plain_address(address: str) -> str:
     """Return an IPv4 address in its plain form, even if a dual-stack socket reports it inside IPv6.
 
-    Networks in the settings and in rules are written in the plain form (RFC 4291 §2.5.5.2).
+    Settings and rules name IPv4 networks in the plain form, not as IPv4-mapped IPv6 addresses (RFC 4291
+    §2.5.5.2).
     """
     mapped = ipaddress.IPv6Address(address).ipv4_mapped if address.startswith("::ffff:") else None
     return address if mapped is None else str(mapped)

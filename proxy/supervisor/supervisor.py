@@ -495,7 +495,7 @@ class Supervisor:
             )
             (old.agents if each.name == "agent" else old.workers).append(child)
             self._children.append(child)
-        logger.info("version %s takes over from the previous version", __version__)
+        logger.info("Graphward version %s takes over the processes of the previous version", __version__)
         return Replacement(old, self._generation)
 
     # Methods for reloads.
@@ -505,9 +505,9 @@ class Supervisor:
 
         The old processes serve requests until the new processes can serve them.
 
-        If a reload is already running, the supervisor calls `_begin_reload` only after an upgrade whose new
-        processes can't serve requests. After a failed upgrade, the new processes replace the processes of the
-        failed version, which can't serve requests.
+        During a running reload, the supervisor calls `_begin_reload` only if the running reload is an upgrade
+        whose processes can't serve requests. The processes of the second reload then replace the processes of
+        the failed upgrade.
         """
         last, under_way = self._generation, self._reload
         half = self._count if last.pages[0] is self._pages.workers[0] else 0

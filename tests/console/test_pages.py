@@ -103,10 +103,10 @@ def faults_of_the_frame(page: Page) -> list[str]:
 
 
 def all_faults(page: Page) -> list[str]:
-    """Return the faults of a page without its frame. axe-core applies all its rules once.
+    """Return the faults of a page. The accessibility checks leave out the frame around the page's content.
 
-    On a phone, axe-core applies only the rules that depend on the width. A theme of the console changes only
-    colours.
+    The tool axe-core applies all its rules only once, in the size of a desktop. On a phone, axe-core applies
+    only the rules that depend on the width. A theme of the console changes only colours.
     """
     page.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
     page.emulate_media(color_scheme="light")

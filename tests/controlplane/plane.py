@@ -186,7 +186,7 @@ def write_settings(folder: Path, **sections: str) -> Path:
 
 
 async def agreed_with(store: Store, ms: int) -> WitnessedTime:
-    """Return a witnessed time that the clock of each proxy in use has confirmed."""
+    """Return a `WitnessedTime` in which each proxy in use has confirmed that the time is `ms`."""
     witnessed = WitnessedTime()
     for proxy_id in await store.hands_of_proxies():
         witnessed.agree(proxy_id, ms)

@@ -1,4 +1,8 @@
-"""Tests of the sink `blob`: a range is fixed before it is written, and storage writes each name once."""
+"""Tests of the archive sink `blob`.
+
+The store saves the end of a range of events before the sink writes the range. The storage accepts each object
+name only once.
+"""
 
 from __future__ import annotations
 

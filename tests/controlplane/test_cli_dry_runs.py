@@ -351,7 +351,10 @@ def test_check_warns_of_open_routes_and_does_not_fail(tmp_path: Path) -> None:
 
 
 def _output_on_page(command: str) -> tuple[list[str], str]:
-    """Return the arguments of the command on the page that begins with `command`, and the output below it."""
+    """Return the arguments of an example command on the page, and the output that the page shows for it.
+
+    The example command begins with `graphward ruleset`, followed by `command`.
+    """
     pattern = rf"^ *graphward (ruleset {command}[^\n]*)\n *```\n(?:[^`]|`[^`]+`)*?```text\n(.*?)^ *```"
     found = re.search(pattern, PAGE, re.M | re.S)
     assert found is not None

@@ -245,9 +245,10 @@ class Load:
         return json.dumps({"batchId": batch_id, "events": events}).encode()
 
     async def _is_accepted(self, proxy: ProxyClient, body: bytes) -> bool:
-        """Send the batch to a control plane, and sometimes to both control planes at once.
+        """Send a batch to the address of both control planes, and sometimes send it twice at once.
 
-        Return True if a control plane accepts the batch.
+        A load balancer chooses the control plane for each copy. Return True if a control plane accepts the
+        batch.
         """
         copies = 2 if self.chance.random() < 0.3 else 1
         statuses = await asyncio.gather(*(self._status(proxy, body) for _ in range(copies)))

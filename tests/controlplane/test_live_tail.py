@@ -220,7 +220,7 @@ async def test_one_can_not_take_the_room_of_all(tail: LiveTail) -> None:
 
 
 async def test_one_organisation_can_not_take_the_room_of_all(tail: LiveTail) -> None:
-    """Readers of one organisation cannot use all reader slots (promise 17 of the threat model)."""
+    """Readers of one organisation cannot use all reader slots (promise 17 of docs/explain/reliability.md)."""
     async with AsyncExitStack() as stack:
         for number in range(tail_module.MOST_OF_THE_SAME):
             following = tail.listener(f"operator-{number}", everything, None, ("acme",))

@@ -226,7 +226,7 @@ async def test_ranges_beyond_reason_are_counted_rather_than_kept(
 
 
 def test_gaps_are_what_a_set_says() -> None:
-    """After reports in random order, the gaps are exactly the missing numbers below the highest number."""
+    """The gaps are exactly the missing sequence numbers below the highest one, in any order of arrival."""
     generator = random.Random(7)
     for _ in range(200):
         highest, gaps, came = 0, list[Gap](), set[int]()

@@ -47,7 +47,7 @@ def proxy(name: str, number: int) -> Proxy:
 
 
 async def asked(store: SqlStore, *known: str) -> str:
-    """Return the version of the proxy's sync content, for a sync that sends the versions in `known`."""
+    """Return the version of the sync content that a proxy gets if its request names the versions `known`."""
     content = await store.sync_content(EDGE, known, LIMITS)
     return content if isinstance(content, str) else content.version
 

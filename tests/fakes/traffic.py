@@ -125,7 +125,7 @@ class TrafficMaker:
         return method, re.sub(r"(%7B|\{).*?(%7D|\})", person, filled)
 
     def _outcome(self, ruleset: str, method: str, target: str, ip: str, at_ms: int) -> dict[str, Any]:
-        """Return the outcome that the rules give to a request, or sometimes an upstream error."""
+        """Return the outcome that the rules give to a request, or for a few requests an upstream error."""
         if target == "/proxy/token":
             refused = self._random.random() < 0.06
             return {

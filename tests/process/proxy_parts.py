@@ -308,8 +308,7 @@ async def client_of(system: System) -> AsyncIterator[Client]:
 class Load:
     """Clients that send requests, each with a new path, until they are stopped.
 
-    The clients pause so that two processors are left for the servers, and still have dozens of requests in
-    flight.
+    Each client pauses after each response, so that two processors are left for the servers.
     """
 
     system: System

@@ -527,9 +527,9 @@ def test_a_state_slot_that_was_half_written_falls_back_to_the_other(tmp_path: Pa
 def test_a_state_that_goes_bad_after_its_segments_went_loses_and_doubles_nothing(
     tmp_path: Path, live: bool
 ) -> None:
-    """The newer slot of the state file is damaged.
+    """The agent saves its state in two slots in turn, and the slot with the newer state is damaged.
 
-    The events that the older slot of the state file does not cover are still in the spool.
+    The spool still has the events that the state in the older slot does not cover.
     """
     spool = spool_writer(tmp_path)
     recorded = spoilt = 0
@@ -672,9 +672,10 @@ def test_a_damaged_journal_line_is_passed_over_and_named(tmp_path: Path, part: b
 def test_every_number_of_a_journal_that_a_bad_block_took_is_named(
     tmp_path: Path, blocks: list[tuple[int, int]], lost: int
 ) -> None:
-    """The collector reports the exact losses in a journal (promise 32 of the threat model).
+    """The agent reports exactly the events that are lost in a damaged journal file.
 
-    If a disk block is damaged and reads as zeros, the block contains no newline between events.
+    This is promise 32 of docs/explain/reliability.md. If a disk block is damaged and reads as zeros, the
+    block contains no newline between events.
     """
     spool = spool_writer(tmp_path)
     write(spool, range(10))

@@ -98,7 +98,7 @@ async def test_a_backlog_that_is_larger_than_the_room_goes_out_bit_by_bit(small_
 
 @pytest.mark.parametrize("when_full", ["refuse", "drop-oldest"])
 async def test_what_is_all_sent_of_many_organisations_makes_way(tmp_path: Path, when_full: str) -> None:
-    """Each organisation keeps an allocated next journal file, and many such files fill the disk."""
+    """Each organisation keeps one completely sent journal file, and many such files fill the disk budget."""
     orgs = [f"org-{number}" for number in range(10)]
     journal = journal_with(tmp_path, dict.fromkeys(orgs, 1000))
     spool = spool_writer(tmp_path)

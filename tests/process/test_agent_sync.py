@@ -635,7 +635,7 @@ async def test_a_mark_that_can_not_be_read_keeps_no_stop_away(
 
 
 async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control: FakeControlPlane) -> None:
-    """The workers may have rules from an earlier agent, which was able to write the snapshot."""
+    """The agent can't write the rules snapshot. The workers may have rules that an earlier agent wrote."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     cache.mkdir()
     async with syncing(control, cache, announced) as sync:
@@ -760,7 +760,11 @@ async def test_credentials_are_part_of_the_rules_and_one_that_can_not_be_read_pr
 async def test_what_an_earlier_release_left_out_is_asked_for_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The earlier release's snapshot has the same version, so a 304 would leave it unchanged."""
+    """A snapshot that an earlier release wrote lacks the stops, but has the current version of the rules.
+
+    A 304 response would leave this incomplete snapshot unchanged, so the agent requests the rules without
+    their version.
+    """
     cache = tmp_path / "snapshot.json"
     control.sync_body = changed(stops=STOPPED)
     async with syncing(control, cache, Announcements()) as sync:

@@ -143,7 +143,7 @@ async def test_a_snapshot_that_is_lost_while_the_proxy_runs_is_written_again(
 async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Path) -> None:
     """The worker can't open files for a while, so it can't read new rules.
 
-    After the worker failed to read the rules, the rules do not change again.
+    The operator applies no further rules after this failure, so the worker must read the same rules again.
     """
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
         worker = processes(system)["worker-0"]

@@ -323,7 +323,7 @@ def test_defaults(tmp_path: Path) -> None:
 
 
 def test_every_key_of_the_contract_is_known(tmp_path: Path) -> None:
-    """The proxy accepts every settings key of the contract.
+    """The proxy accepts every key of the settings file that the specification defines.
 
     The settings file has the sections [Proxy], [Agent], [RuleSync], [Audit], [Token], [Upstream],
     [Credentials], [Admin] and [Log].

@@ -830,7 +830,10 @@ rules:
 @pytest.mark.parametrize("source", ["header: a", "query: $top"])
 @pytest.mark.parametrize("verdict_of_rule", ["block", "allow"])
 def test_more_occurrences_than_anybody_sends_hold_perhaps(source: str, verdict_of_rule: str) -> None:
-    """Each condition reads a limited number of a value's occurrences, so a large head causes no delay."""
+    """A condition compares at most 256 values of a header field or query option, so it causes no delay.
+
+    With more values, the result of the condition is indeterminate.
+    """
     by_rule = compiled(
         f"- {{id: r, match: {{path: [/**]}}, verdict: {verdict_of_rule}, "
         f"conditions: [{{{source}, equals: x}}]}}",

@@ -1,4 +1,4 @@
-"""Tests of the reader for texts from people: it skips a byte order mark, and refuses UTF-16 by name."""
+"""Tests of the decoder for files of people: it skips a byte order mark, and its error names UTF-16."""
 
 from __future__ import annotations
 

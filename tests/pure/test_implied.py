@@ -774,7 +774,10 @@ class TestItemsOfThings:
 
 
 def test_an_implied_request_without_options_implies_no_other() -> None:
-    """A path with many interpretations, each of which may open content, once blocked a worker for minutes."""
+    """Test that a path with many interpretations, which may all open file content, is evaluated quickly.
+
+    Before a fix, such a path blocked a worker for minutes.
+    """
     rules = compiled(
         """
 - {id: files, match: {path: ["/v1.0/groups/{id}/{id2}"]}, verdict: filter,

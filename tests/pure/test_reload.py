@@ -1,4 +1,4 @@
-"""Tests of the actions with which the supervisor continues a reload, for each state and observation."""
+"""Tests of the state machine of a reload: its next state and actions, by the state of the processes."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_bytes_behind_the_end_are_refused() -> None:
 
 
 def test_damage_with_a_digest_of_its_own_is_refused_or_leads_to_rows() -> None:
-    """Each index in a flat form that passes the checks points to a row of the index's table."""
+    """If a damaged packed schema passes the checks, each row number in it points to an existing row."""
     random = Random(1)
     refused = 0
     for _ in range(3_000):

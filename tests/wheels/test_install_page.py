@@ -1,8 +1,8 @@
 """Run docs/how-to/install.md from its first tested block to its last, as root of an empty machine.
 
-The simulated machine is this machine's root directory in Linux namespaces. All its changes are in memory, and
-none remain after the test. With the root directory of `.ci/in-debian`, the machine is a Debian with little
-more than Python.
+The simulated machine is this machine's root directory in Linux namespaces. All changes of the simulated
+machine are in memory, and none remain after the test. If the script `.ci/in-debian` runs the test, the
+simulated machine is a Debian system with little more than Python.
 """
 
 from __future__ import annotations

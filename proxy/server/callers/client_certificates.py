@@ -70,11 +70,11 @@ class ClientCertificates:
         return self._tls is not None
 
     async def trust(self, rulebook: Rulebook) -> None:
-        """Accept the client certificates of the given rules in TLS handshakes.
+        """Accept the client certificates of the applications in `rulebook` in TLS handshakes.
 
         A removed certificate stays a trust anchor until the worker ends, because OpenSSL cannot remove a
-        trust anchor. `judge` reads the credentials of the active rules, so a removed certificate
-        authenticates no client.
+        trust anchor. The method `judge` accepts only certificates that are credentials of the application
+        now, so a removed certificate authenticates no client.
         """
         if self._tls is None:
             return

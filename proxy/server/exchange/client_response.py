@@ -62,7 +62,8 @@ def send_read(sink: ResponseSink, response: ResponseHead, body: bytes, changed: 
 def client_head(sink: ResponseSink, response: ResponseHead, length: int, *, changed: bool = False) -> bytes:
     """Return the response head for the client.
 
-    `length` is the number of bytes of the response body, CHUNKED or KEPT.
+    `length` is the size of the response body in bytes, or the constant CHUNKED or KEPT. KEPT keeps the length
+    that the upstream declared.
     """
     status = response.status
     # The length of a body that is absent, but that a filter or a rule would change or read.

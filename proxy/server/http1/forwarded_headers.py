@@ -44,8 +44,9 @@ def head_for_upstream(
 ) -> bytes:
     """Return the application's request head with a new Host and Authorization and no hop-by-hop fields.
 
-    - `body_held`: the whole body has arrived, so Expect is not forwarded.
-    - `replaced_length`: the size of an uncoded body that replaces the application's body upstream.
+    - `body_held`: the whole request body has arrived, so the proxy does not forward Expect.
+    - `replaced_length`: the size of a body without content coding that replaces the application's body
+      upstream.
     - `whole`: request the whole response, even if the application requests a range. RFC 9110 §14.2 lets any
       server ignore a range.
     - `unconditional`: request the response even if the resource has not changed.
@@ -144,9 +145,9 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
 ) -> bytes:
     """Return the upstream's response head in the form that the application receives.
 
-    `length` is the size of the response body in bytes, or one of the constants CHUNKED and KEPT. `changed`
-    means that content codings and digests no longer describe the body. `length_hidden` means that the length
-    of the body would reveal that a filter removed something.
+    `length` is the size of the response body in bytes, or one of the constants CHUNKED and KEPT. KEPT keeps
+    the length that the upstream declared. `changed` means that content codings and digests no longer describe
+    the body. `length_hidden` means that the length of the body would reveal that a filter removed something.
     """
     fields = response.fields
     same_length = length == KEPT or 0 <= length == response.length

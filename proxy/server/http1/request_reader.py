@@ -35,8 +35,8 @@ class RequestReader:
     """Reader of the requests of one connection, one after another.
 
     Pass received bytes to `feed`, and get each request head from `next_head`. If the request has a body,
-    first pass the result of `take_waiting` to `read_body`, and then each piece of received bytes. The reader
-    stores the bytes of later requests.
+    first pass the result of `take_waiting` to `read_body`, and then each piece of received bytes. If a piece
+    also has bytes after the end of the body, `RequestReader` stores these bytes for the next request.
     """
 
     __slots__ = ("_begins_at", "_body", "_fields", "_max_fields", "_max_head_bytes", "_scanned", "_waiting")
@@ -112,9 +112,9 @@ class RequestReader:
         return data[self._begins_at : end if end >= 4 else len(data)]
 
     def take_waiting(self) -> bytes:
-        """Return the waiting bytes and clear the buffer.
+        """Return the received bytes that follow the current request head, and clear the buffer.
 
-        The waiting bytes are the start of the body of the last request.
+        The returned bytes are the start of the body of the current request.
         """
         waiting = self._waiting[self._begins_at :]
         self._keep_from(len(self._waiting))
