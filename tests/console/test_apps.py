@@ -35,7 +35,7 @@ def _add_and_look_for_the_secret(visit: Visit) -> None:
     page.get_by_role("button", name="Copy the client secret").click()
     assert page.evaluate("navigator.clipboard.readText()") == secret
 
-    page.get_by_role("link", name="I have saved it").click()
+    page.get_by_role("link", name="I have saved the secret").click()
     assert page.locator("h1").inner_text() == "lunch-menu"
     assert "Facilities" in page.locator("main").inner_text()
     assert "Never seen" in page.locator("main").inner_text()
@@ -121,7 +121,7 @@ def test_an_app_is_disabled_enabled_and_evaluated_by_another_ruleset(
         page.get_by_label("The new secret ends").select_option("in 90 days")
         page.get_by_role("button", name="Make new secret").click()
         assert "The new secret ends" in page.locator("section.secret").inner_text()
-        page.get_by_role("link", name="I have saved it").click()
+        page.get_by_role("link", name="I have saved the secret").click()
         newest = page.locator("#credentials tbody tr").first.inner_text()
         assert "The newest secret" in newest
         assert "in 89 days" in newest or "in 90 days" in newest

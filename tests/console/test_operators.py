@@ -50,7 +50,7 @@ def test_a_token_is_shown_once_opens_the_admin_api_and_ends(browser: Browser, se
         address = f"{served.address}/admin/v1/orgs"
         orgs = page.request.get(address, headers=bearer).json()["orgs"]
         assert [org["name"] for org in orgs] == ["contoso"]
-        page.get_by_role("link", name="I have saved it").click()
+        page.get_by_role("link", name="I have saved the token").click()
         assert found[0] not in page.content()
         page.get_by_role("button", name="Revoke the token report").click()
         assert "is revoked" in page.get_by_role("status").inner_text()

@@ -71,14 +71,14 @@ def test_numbers_that_were_given_out_twice_are_told(browser: Browser, served: Se
 def test_a_restart_is_told(browser: Browser, served: Served) -> None:
     with visiting(browser, served) as visit:
         visit.go("/proxies/edge-amsterdam")
-        assert "restarted 1 time" in visit.page.locator("summary", has_text="Heartbeats").inner_text()
+        assert "proxy restarted 1 time" in visit.page.locator("summary", has_text="Heartbeats").inner_text()
 
 
 def test_secrets_are_shown_once(browser: Browser, served: Served) -> None:
     with visiting(browser, served) as visit:
         page = visit.page
         secrets = _added(visit, "edge-first")
-        page.get_by_role("link", name="I have saved them").click()
+        page.get_by_role("link", name="I have saved both secrets").click()
         assert page.locator("h1").inner_text() == "edge-first"
         assert not secrets & set(_SECRETS.findall(page.content()))
         with pytest.raises(Error, match="ERR_CACHE_MISS"):  # the browser would have to send the form again

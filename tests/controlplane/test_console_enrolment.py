@@ -26,7 +26,7 @@ async def test_a_token_is_shown_once_and_revoked_with_its_proxies(plane: Plane) 
         assert re.search(r'href="/proxies" data-key="p" aria-current="true"', listed)
         assert ("1 of 3" in listed, "every 30 days" in listed, "gwe_" in listed) == (True, True, False)
         own = (await visitor.get("/proxies/edge-1")).text
-        assert "with the token k8s" in own
+        assert "with the enrolment token k8s" in own
         assert "Renews its keys" in own
         assert (await renew(proxy)).status == 200
         assert "1 h after the first use of the new ones" in (await visitor.get("/proxies/edge-1")).text
