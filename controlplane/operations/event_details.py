@@ -21,7 +21,7 @@ class EventReference(Request):
 
 
 class RulesetOfEvent(msgspec.Struct, rename="camel"):
-    """Version that evaluated an event, from the version history of the application's present ruleset."""
+    """Ruleset version that evaluated an event, from the history of the application's present ruleset."""
 
     ruleset_id: str
     name: str

@@ -229,10 +229,9 @@ class PostgresDatabase:
     async def settled(self) -> int:
         """Return the settled position: all events up to that position are committed and visible to readers.
 
-        Only one thread at a time reads from the database up to which position all events are committed.
-
-        If several callers wait while another thread reads the settled position, they share the result of the
-        next read.
+        Only one thread at a time queries the database for the position up to which all events are committed.
+        If several callers wait while another thread reads this position, they share the result of the next
+        read.
         """
         begun = self._looks_begun
         async with self._look_turn:

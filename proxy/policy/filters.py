@@ -408,11 +408,11 @@ class _Level:
         return child
 
     def is_level_below(self, fate: Fate | _Level) -> bool:
-        """Return True if `fate` is to remove only the properties that the filter hides in every object."""
+        """Return True if `fate` removes only properties that are hidden at every place in a response."""
         return fate is not KEEP and fate is self._deeper
 
     def _level_below(self) -> _Level:
-        """Return the filter that hides in an object only the properties to hide in every object."""
+        """Return the filter that hides only those properties that are hidden at every place in a response."""
         below = self._deeper
         if below is None:
             below = self._deeper = _Level({ANYWHERE: self._anywhere}, None, {})

@@ -1,4 +1,4 @@
-"""Fixtures of a test system behind TLS for all SDK clients, and of programs that use the system by an SDK."""
+"""Fixtures: a test system behind TLS, and programs that send requests to the system through SDKs."""
 
 from __future__ import annotations
 
