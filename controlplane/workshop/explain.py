@@ -340,10 +340,9 @@ class Explainer:
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
         """Return the response rules that were tested before the request is sent, if one of them blocks.
 
-        A response rule blocks a request early if the request's query names a property that the rule hides.
-
-        `Plan.decide` evaluates the request rules together with the response rules that block before a
-        response exists. If no response rule blocks the request early, return nothing.
+        A response rule blocks a request early if the request's path or query names a property that the rule
+        hides. `Plan.decide` evaluates such response rules together with the request rules. If no response
+        rule blocks the request early, return nothing.
         """
         report: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):

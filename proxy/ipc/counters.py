@@ -2,9 +2,9 @@
 
 A process adds to its counters and the agent reads these counters, without a lock.
 
-The supervisor creates the counter pages before its first fork. The counter page of a slot outlives the slot's
-process, so counters only grow until the whole proxy stops. A process that takes over the slot of an ended
-process calls `reset_gauges`.
+The supervisor creates the counter pages before its first fork. A counter page outlives the process that uses
+the page, so counters only grow until the whole proxy stops. A process that replaces an ended process uses the
+same counter page, and calls `reset_gauges`.
 """
 
 import mmap

@@ -66,7 +66,7 @@ _NOT_THIS_SHAPE = msgspec.MsgspecError
 
 
 class Shape:
-    """Objects at one place of a response: the way to decode the objects, and the members to unset."""
+    """Struct type for the JSON objects at one place of a response, and the members to remove from them."""
 
     def __init__(self, names: list[str], level: Level, inner: dict[str, Shape]) -> None:
         self.arrays_only = level.arrays_only

@@ -54,7 +54,7 @@ class HandedOver:
 
 
 class Facts:
-    """Facts of one known service, which is recognised by a namespace of its schema."""
+    """Facts about one upstream service. The proxy recognises the service by a namespace in its schema."""
 
     __slots__ = ("addresses", "handed_over", "namespace", "on_request", "packs", "search_types", "targets")
 
