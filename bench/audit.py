@@ -42,7 +42,7 @@ def delivery(rig: Rig, pace: Pace) -> Table:
     ]
     columns = ("control plane", "data path, CPU µs/request", "agent", "all", "data path ÷ accepted")
     notes = [
-        "The load makes far more than 60 batches per minute, so most events of each row wait on disk.",
+        "In each row, the load makes far more than 60 batches per minute, so most audit events wait on disk.",
     ]
     return Table("AUDIT", "J2 with and without delivery of audit events", columns, rows, notes)
 

@@ -62,7 +62,7 @@ def best_client(url: str, connections: int, seconds: int, head_file: Path) -> li
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Load generator that sends the requests of a head file to a local port for a number of seconds."""
+    """Load generator that sends the request in a file to a local port again and again, for some seconds."""
 
     head_file: Path
     tls: bool = False

@@ -237,7 +237,7 @@ def _uuid(member: str, text: str) -> str:
 
 
 def _known_version(asked: EnrolRequest) -> EnrolRequest:
-    """Return the enrolment request for the operator log.
+    """Return a copy of the enrolment request for the operator log, with a short and printable version.
 
     The version in the request is made printable and short.
     """

@@ -1,9 +1,9 @@
 """Integrity of the audit events: signed links of the audit chain, and a verification of the chain.
 
 A store that was made by this release has every event in the audit chain from the beginning. The events of an
-earlier release are added to the audit chain once, before the control plane listens for the first time. A text
-that is sealed under the master key records that the events of earlier releases are in the chain. Without the
-master key, an attacker who can write the store's file can't present new events as old events.
+earlier release are added to the audit chain once, before the control plane listens for the first time. When
+these events are in the chain, the control plane records this in a text that it encrypts with the master key.
+Without the master key, an attacker who can write the store's file can't present new events as old events.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> 
 
 
 async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | None:
-    """Return the progress of a verification that continues after the link `known`.
+    """Return the state from which a verification of the audit chain continues after the chain link `known`.
 
     Return None if the stored chain does not contain the link `known`.
     """

@@ -54,8 +54,9 @@ async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
 async def opened_check(vault: Vault, store: RegistryStore) -> str:
     """Return the check text of the master key, which the store keeps encrypted with the master key.
 
-    The check text is `CHAINED`, or a different text that an earlier release stored. Raise MasterKeyError if
-    the vault has the master key of another store.
+    The control plane decrypts this text to find out if it has the right master key. The text is `CHAINED`, or
+    a different text that an earlier release stored. Raise MasterKeyError if the vault has the master key of
+    another store.
     """
     sealed = await store.master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))
     return vault.open(MASTER_KEY_CHECK, sealed)

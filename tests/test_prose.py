@@ -1,6 +1,6 @@
-"""Tests that no text has a habit of prose that makes the docs and the code hard to read.
+"""Tests that no text has a writing habit that makes the docs and the code hard to read.
 
-`python -m tests.test_prose HABIT` lists the places in which one habit occurs.
+`python -m tests.test_prose HABIT` lists all places with one of these habits.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def texts() -> Iterator[Text]:
 
 @cache
 def places() -> dict[str, list[str]]:
-    """Return every occurrence of each habit of prose, with the place of the occurrence."""
+    """Return the places of all bad writing habits in the texts, by the name of the habit."""
     found: dict[str, list[str]] = {habit: [] for habit in HABITS}
     for text in texts():
         for habit in habits(text):

@@ -119,7 +119,7 @@ def _add(step: list[ChainedLink], writer: EventsWriter, links: list[ArchivedLink
 
 
 def _same_content(found: bytes, events: EventsObject) -> EventsObject:
-    """Return the description of an existing events object, if the object contains the same events.
+    """Return the description of the archived object `found`, if it has the same audit events as `events`.
 
     Another release of zlib may compress the same events into other bytes.
     """

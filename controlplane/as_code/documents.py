@@ -280,7 +280,7 @@ _CONTENTS: Final[Mapping[CredentialListName, tuple[str, Callable[..., WantedCred
 
 
 def read_documents(documents: Mapping[str, str], read_file: Callable[[str], str]) -> Wanted:
-    """Return the configuration that the documents request.
+    """Return the configuration that the given documents of a configuration directory describe.
 
     Raise InvalidDirectory with every error in the documents, and in the files that the documents name.
 

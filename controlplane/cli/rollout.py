@@ -49,8 +49,8 @@ def wait_for(
 ) -> Waited:
     """Wait until no proxy enforces an outdated ruleset version, or until the time limit.
 
-    If the first request of the command fails, the command fails. If a later request of the command fails, the
-    command repeats the request.
+    If the first request of the command fails, the command fails. If any request after the first one fails,
+    the command repeats the failed request.
     """
     from controlplane.operations import fleet
 

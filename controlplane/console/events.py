@@ -152,7 +152,7 @@ async def _rules(
 ) -> dict[str, str]:
     """Return links to the application's current ruleset and to the ruleset editor.
 
-    The linked editor shows the request of the event.
+    The link to the ruleset editor opens the editor with the request of the event filled in.
     """
     try:
         app = await perform(show, context, actor, AppReference(app=text_of(values, "appId"), org=org_id))

@@ -99,7 +99,7 @@ def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
 
 
 def age_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """Return an HTML element that shows the age of a time, with the time as its tooltip, for a sentence."""
+    """Return an HTML element for running text that shows the age of a time, with the time as a tooltip."""
     return _age_tag(value, now_ms, zone, age)
 
 
@@ -154,9 +154,9 @@ def compact(value: float) -> str:
 
 
 def as_sentence(message: str) -> str:
-    """Begin a message with a capital letter and end it with a full stop, for a message box on a page.
+    """Return the message for a page: with a capital first letter, and a full stop if it has no end mark.
 
-    A message that begins with a position, such as `rules:2:1`, keeps its first letter.
+    If the message begins with a position in a file, such as `rules:2:1`, its first letter does not change.
     """
     ending = "" if message.endswith((".", "?", "!", "…")) else "."
     first = message[:1] if _PLACE.match(message) else message[:1].upper()

@@ -32,8 +32,8 @@ class Actor:
     def is_named(self, name: str) -> bool:
         """Return True if `name` is the operator name of the actor.
 
-        Names compare as in the store, where A-Z equals a-z and all other characters must be identical. If the
-        comparison ignored more differences, an operator with a different name could be taken for the actor.
+        Names compare as in the store, where A-Z equals a-z and all other characters must be identical. If
+        this function ignored more differences, it could return True for the name of another operator.
         """
         return fold(self.name) == fold(name)
 

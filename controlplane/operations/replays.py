@@ -252,7 +252,10 @@ class _Comparison:
             self.tally.add(event, recorded, Unclear(possible, before.missing))
 
     async def _active(self, event: Event) -> Replay | None:
-        """Return a replay that uses the active ruleset of the event's application, or None without one."""
+        """Return a replay that uses the active ruleset of the event's application.
+
+        Return None if the application has no active ruleset.
+        """
         version = await self._former.active_of(event)
         if version is None:
             return None

@@ -51,7 +51,10 @@ def trails_of(
     tally: Tally,
     period: Period,
 ) -> list[ProxyTrail]:
-    """Return the delivery facts of each proxy that serves or served the organisation."""
+    """Return facts about the delivery of audit events, for each proxy that serves or served the organisation.
+
+    The facts include the numbers of stored, missing and pending events.
+    """
     found = []
     for proxy in proxies:
         state, seen = received.get(proxy.proxy_id), tally.proxies.get(proxy.proxy_id)

@@ -58,9 +58,9 @@ def _local_edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> li
 
 
 def unit_of(interval_ms: int, starts: Sequence[int]) -> int:
-    """Return an interval length for the search index.
+    """Return the length of the short intervals for which the search index counts events.
 
-    The length divides each interval that begins at one of the `starts`.
+    Each interval that begins at one of the `starts` consists of a whole number of short intervals.
     """
     if all(start % interval_ms == 0 for start in starts):
         return interval_ms

@@ -1,9 +1,9 @@
 """Find the resource classes that a recorded request reaches by its path, `$expand` or implied requests.
 
 The report says that a recorded request reaches a resource class certainly, possibly, or not at all. If the
-audit trail lacks facts of the request, such as the body of a search, the request reaches the resource class
-only *possibly*. If no schema and no built-in fact describes the request's path, the request reaches the
-resource class only *possibly*.
+audit trail lacks facts of the request, such as the body of a search, the report says *possibly*. The report
+also says *possibly* if neither a schema nor a built-in fact about Microsoft Graph describes the request's
+path.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Classifier:
                     yield Touch(name, "certain", f"{word} hands it over")
 
     def _told_by_body(self, words: Iterable[str | None]) -> frozenset[str]:
-        """Return those resource classes of the report that depend on the body of an operation."""
+        """Return the resource classes that a call of an operation may reach, depending on its body."""
         named = (TOLD_BY_BODY.get((word or "").rpartition(".")[2].lower(), _NO_CLASSES) for word in words)
         return frozenset(each.name for each in self._classes).intersection(frozenset().union(*named))
 
@@ -330,7 +330,10 @@ class Classifier:
 
 
 def _likely(implied: Implied) -> Target:
-    """Return the likely address of an implied request, with an object ID if the base path is a collection."""
+    """Return the likely address of a request that another request implies, for example by `$expand`.
+
+    If the base path of the address is a collection, an object ID follows it.
+    """
     base = implied.ways[0].base
     below_key = base is not None and is_collection(base)
     for way in implied.ways:
@@ -366,9 +369,10 @@ def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
 
 
 def _part_held(things: Things, path: ReachedPath) -> int:
-    """Return how certainly objects at a path's end contain a part of the resource class, such as app keys.
+    """Return the certainty that objects at a path's end contain data of a resource class, such as app keys.
 
-    If the schema element belongs only to a derived type, the objects possibly have this type and the element.
+    The certainty is 1 (possibly) if only a type that is derived from the type at the path's end has such
+    data.
     """
     held = NO
     if path.names[-1].lower() in TO_PEOPLE:

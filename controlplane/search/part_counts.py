@@ -1,4 +1,7 @@
-"""Counter of matching events by value and by time, from stored counts or from rows of the newest matches."""
+"""Counters of the events that match a search, by field value and by time.
+
+The counters use counts that the index stores, or read the newest matching events.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +173,7 @@ def _unit(query: SearchQuery, interval_ms: int) -> int | None:
 
 
 def _kept_field(query: SearchQuery) -> str | None:
-    """Return the field whose stored counts cover all terms of the filter.
+    """Return the field whose stored counts are enough to count the events that match the filter.
 
     Each stored count counts the events with one verdict and one value of a field.
     """

@@ -2,8 +2,8 @@
 
 The search begins with the entire query, because an index may find the few events that match. If the entire
 query takes too long, the search continues in steps: each step reads a limited number of events, newest first.
-If the time limit ends the search, the search can therefore return the key of the position that it has
-reached.
+If the time limit ends the search, the search returns the time and the position of the last event that it has
+read. A next search can continue from there.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _matches(
 
 
 def _last_of(raw: Connection, query: SearchQuery, step: int, before: Key | None) -> Key | None:
-    """Return the key of the last event in a search step that reads `step` events.
+    """Return the time and position of the last event that a search step of `step` events reads.
 
     Return None if fewer than `step` events remain in the index.
     """

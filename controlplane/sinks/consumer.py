@@ -119,7 +119,8 @@ class Consumer:
     async def _end_of_range(self, archive: Archive) -> int | None:
         """Return the end of the range of events to archive now, or None if no range is due.
 
-        Each call returns the same end until the sink's cursor has moved past the end of the range.
+        The end of a range stays the same, even if more events arrive, until the sink's cursor has passed this
+        end.
         """
         found = await self._store.archive_range(self._position)
         if found is None:

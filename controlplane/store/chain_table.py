@@ -65,8 +65,8 @@ def _link(row: Sequence[object]) -> Link:
 def purged_places(connection: Connection, org_id: str, position: int, number: int = 0) -> set[int]:
     """Return the indexes of a block's purged events, from the chain links with numbers above `number`.
 
-    A link that can't be read does not count as a purge. Events are purged only after they were received, so
-    the link of a purge always follows the link of the purged block.
+    If the chain link of a purge can't be decoded, this function ignores the link. Events are purged only
+    after they were received, so the link of a purge always follows the link of the purged block.
     """
     rows = connection.rows(
         "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge'"

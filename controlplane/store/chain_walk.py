@@ -85,7 +85,7 @@ def _further(reached: Reached, link: Link) -> Reached:
 
 
 def mismatch_at_end(connection: Connection, org_id: str) -> Misfit | None:
-    """Read the end of an organisation's audit chain in one transaction, and return its mismatch.
+    """Check the end of an organisation's audit chain in one transaction, and return a mismatch, if any.
 
     A mismatch is a link that the verification cannot reach, or a block of events that the newest link does
     not cover.
@@ -141,7 +141,7 @@ def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
     """Return the record of the chain link that directly follows the last verified link.
 
-    Compare the links by content, because an attacker may have changed the number of the next link.
+    Find the link by its hash and not by its stored number, because an attacker may have changed the number.
     """
     with each_link(connection, org_id) as links:
         for link in links:
@@ -151,7 +151,7 @@ def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record 
 
 
 def _is_followed(connection: Connection, reached: Reached, link: Link) -> bool:
-    """Return True if the next link of the audit chain was made from `link`, as stored or as recomputed."""
+    """Return True if the next stored chain link was computed from the stored or recomputed hash of `link`."""
     made = (link.link, make_link(reached.link, link.record))
     for following in links_after(connection, link.record.org_id, link.record.number, 1):
         return any(make_link(each, following.record) == following.link for each in made)

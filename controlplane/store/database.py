@@ -87,8 +87,8 @@ class Connection(Protocol):
     def damaged_text(self) -> AbstractContextManager[None]:
         """Return a context in which invalid UTF-8 from the database becomes escapes and raises no error.
 
-        Escapes change the text, so the text matches no link of the audit chain and a verification finds the
-        damage.
+        An event text with such escapes differs from the original text. So the text does not match its link of
+        the audit chain, and a verification finds the damage.
         """
 
 

@@ -1,11 +1,11 @@
 """Numbered migrations of the store. Each migration runs once, in order, in its own transaction.
 
 While control planes are upgraded one by one, a control plane of the previous release uses the new database
-schema. So a migration only adds tables, columns with a default, or indexes. A release first only stops using
-a column or table, and the next release removes it. If a program of schema 18 can use the database after a
-migration, the file name of the migration says so: `0019_what.from_18.sql`. The database stores the names of
-its migrations. A program refuses a database with a newer schema, unless the file names of all later
-migrations say that the program can use it.
+schema. So a migration only adds tables, columns with a default, or indexes. To remove a column or table, one
+release stops using it, and only the next release removes it. If a program that was built for schema version
+18 can still use the database after a migration, the migration's file name says so: `0019_what.from_18.sql`.
+The database stores the names of its migrations. A program refuses a database whose schema version is newer
+than its own. It accepts the database only if the file names of all newer migrations allow this version.
 """
 
 from __future__ import annotations

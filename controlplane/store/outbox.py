@@ -10,7 +10,8 @@ def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut |
     """Save the range of events that an index must write next, and return this range.
 
     If the index has not finished writing an earlier range of events, return that earlier range. Return None
-    if the index's position is no longer the beginning of the range, because another process wrote the range.
+    if another process has already written the wanted range, so that the index has moved past the beginning of
+    the range.
     """
     connection.run(
         "INSERT INTO outbox_cursor (index_name, position) VALUES (?, 0) ON CONFLICT (index_name) DO NOTHING",
@@ -32,7 +33,7 @@ def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut |
 def finish(connection: Connection, index: str, given: GivenOut) -> None:
     """Record that the index has written the range.
 
-    Another process may already have recorded that the index has written the range.
+    Do nothing if another process has already recorded this.
     """
     if _holds_cursor(connection, index, given.after):
         connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (given.upto, index))
@@ -42,7 +43,8 @@ def finish(connection: Connection, index: str, given: GivenOut) -> None:
 def go_back(connection: Connection, index: str, position: int) -> None:
     """Move the cursor of an index back to `position`, because the index lacks the events after it.
 
-    The outbox gives the index all events after `position` again, in ranges with new tokens.
+    The outbox gives the index all events after `position` again. Each range of these events gets a new token,
+    because a token always stands for one range.
     """
     connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (position, index))
     connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))
@@ -51,7 +53,7 @@ def go_back(connection: Connection, index: str, position: int) -> None:
 def fix_range(connection: Connection, archive: str, after: int, upto: int) -> int:
     """Save and return the end of the range of events that the archive writes after position `after`.
 
-    If the store already has an end for the range after the position, return the stored end.
+    If the store already has an end for the archive's range of events after `after`, return this stored end.
     """
     connection.run(
         "INSERT INTO outbox_ranges (index_name, after_position, upto_position, token) VALUES (?, ?, ?, '')"

@@ -291,7 +291,7 @@ def _acknowledge_losses(connection: Connection, org: Tombstone) -> None:
 
 
 def _is_over(connection: Connection, dead: Tombstone, now_ms: int, log_from_ms: int) -> bool:
-    """Return whether no stored data refers to the deleted object of a tombstone any more."""
+    """Return True if the store has no more data that refers to the deleted object of a tombstone."""
     if dead.kind == "operator":
         return dead.deleted_ms < log_from_ms
     if dead.retention is not None and dead.deleted_ms >= now_ms - RETENTION_MS[dead.retention]:

@@ -1,4 +1,4 @@
-"""Describe the closed policy gap that let a request through, and a rule that would allow the request."""
+"""Explain why this release refuses a request that an earlier release allowed, and suggest an allow rule."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClosedGap:
 
 
 def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
-    """Return the closed gap if a further request, implied by `asked`, made the verdict stricter."""
+    """Return the closed gap if a request that `asked` implies made the verdict stricter."""
     cause, _, request = decision.implied.partition(": ")
     method, _, target = request.partition(" ")
     if not target:
@@ -52,7 +52,7 @@ def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
 
 
 def gap_of_key(rules: CompiledRuleset, method: str, target: Target) -> ClosedGap | None:
-    """Return the policy gap that this release closes by no longer taking an operation's name for an ID."""
+    """Return the policy gap of earlier releases in which an operation's name matched as an object ID."""
     for rule_id, pattern, operation in _operations(rules, method, target):
         cause = f"`{rule_id}` no longer takes the operation {operation} for a key"
         return ClosedGap(cause, method, pattern)

@@ -30,7 +30,9 @@ def thing_by_path(path: str, pattern: Pattern) -> NamedThing | None:
 
 
 def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-    """Yield the routes to a schema element that its path reveals without a schema, for a rule's methods.
+    """Yield the routes to a schema element that can be derived from its path, without a schema.
+
+    The routes are for the HTTP methods of a rule, in `methods`.
 
     If `methods` is empty, the rule applies to all HTTP methods.
     """

@@ -257,7 +257,7 @@ class Observations:
         return seen.by_method.setdefault(as_get(method), Evidence())
 
     def leave_out_filtered(self) -> None:
-        """Count a request whose response was filtered by an unknown filter."""
+        """Count a request as left out, because the filter of its response is not known."""
         self.count += 1
         self.left_out += 1
         self.unknown_filters += 1
@@ -398,13 +398,15 @@ def suggest(
 
     `about` contains the lines of the comment at the start of the ruleset. `filters` contains a filter for
     each pair of a path pattern and an HTTP method. The filters in `filters` apply in addition to the filters
-    of the recorded responses. If each recorded body is known, `members` contains the members of all bodies
-    for a pattern and method. A rule with a path pattern in `unguarded` gets no query guard. The comment at
-    the start of the ruleset says that the suggestion leaves out the requests in `blocked`.
+    of the recorded responses. `members` contains, for each pair of a path pattern and a method, the members
+    of the request bodies, if all these bodies are known. A rule with a path pattern in `unguarded` gets no
+    query guard. The comment at the start of the ruleset says that the suggestion leaves out the requests in
+    `blocked`.
 
     A filter also blocks paths and queries that name a hidden property. Evaluate the suggested ruleset on the
-    same traffic, and call `suggest` again with the results of `Blocked`. Repeat this evaluation and the call
-    of `suggest` until no suggested rule needs to lose its query guard.
+    same traffic, and pass each request that it blocks to a `Blocked`. Then call `suggest` again with the
+    attributes `unguarded` and `count` of this `Blocked`. Repeat this evaluation and the call of `suggest`
+    until no suggested rule needs to lose its query guard.
     """
     name = _plain(name)
 
@@ -434,7 +436,7 @@ class Blocked:
         self.count = 0  # requests that stay blocked
 
     def add(self, by: str, target: str) -> None:
-        """Add a request that was allowed when it was recorded, but that a suggested rule blocks."""
+        """Process a request that was allowed when it was recorded, but that a suggested rule blocks."""
         rule = self._filters.get(by)
         if rule is not None and _is_probed(rule.filter, target):
             self.unguarded.update(path.pattern for path in rule.paths)

@@ -92,7 +92,8 @@ class Journal:
     def __init__(self, retention: Path, *, max_bytes: int, has_served: bool = False) -> None:
         """Open the journals in the directory `retention`.
 
-        `has_served` means that the proxy had rules before; if no saved state exists then, the state was lost.
+        `has_served` is True if the proxy had rules before. If so, a missing saved state means that the state
+        was lost.
         """
         self._root = retention / _JOURNAL
         self._rejected = retention / "rejected"
@@ -119,7 +120,8 @@ class Journal:
     def saves(self) -> int:
         """Number of saves of the journals' state to disk.
 
-        The state on disk has two slots, and each save overwrites one slot. So two saves overwrite both slots.
+        The state on disk has two slots, and each save overwrites one slot. So any two saves that follow each
+        other overwrite both slots.
         """
         return self._state_file.generation
 
@@ -161,11 +163,11 @@ class Journal:
         self._save()
 
     def number_for(self, proxy_id: str, before: str | None) -> None:
-        """If an earlier identity of the proxy numbered the pending events, number them again from 1.
+        """If the pending events were numbered under an earlier proxy ID, number them again from 1.
 
         The control plane expects the events of each proxy to count from 1, so it would report the earlier
-        numbers as missing. `before` is the earlier identity, for a saved state that an earlier release wrote
-        without an identity.
+        numbers as missing. If an earlier release saved the state without a proxy ID, `before` is the proxy ID
+        under which the events were numbered.
         """
         before = self.state.proxy_id or before or proxy_id
         if before != proxy_id:
@@ -689,8 +691,8 @@ def _renumbered(lines: bytes, earlier: int) -> bytes:
 def _damaged_part(data: bytes) -> tuple[int, int | None, int]:
     """Find out how much journal data is damaged at the beginning of `data`.
 
-    Return the number of bytes before the next well-formed line, that line's number, and the number of
-    well-formed lines from there on. If no well-formed line follows, return the number of all bytes, None
+    Return three numbers: the bytes before the first well-formed line, the sequence number of this line, and
+    the count of all well-formed lines. If no well-formed line follows, return the number of all bytes, None
     and 0.
     """
     length, following, left, at = len(data), None, 0, 0

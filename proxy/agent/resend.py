@@ -1,6 +1,6 @@
 """Resender of quarantined batches whose files an operator has moved to `resend/`.
 
-The directory in which a batch's file lies shows the result of sending the batch again. The file of a batch is
+After the agent has sent a batch again, the place of the batch's file shows the result. The file of a batch is
 deleted once the control plane has the batch. If the control plane refused the batch again, the agent moves
 the batch's file back to `rejected/` and adds the new response. The file of a batch stays in `resend/` until
 the agent has the result of sending the batch.

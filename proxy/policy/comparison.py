@@ -47,7 +47,7 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
 
 
 def condition_text(condition: Condition) -> str:
-    """Write a condition as YAML and JSON spell it, such as `{"property": "userType", "equals": "Guest"}`."""
+    """Return a condition as YAML or JSON text, such as `{"property": "userType", "equals": "Guest"}`."""
     tests = [f", {json.dumps(test.operator)}: {_operand_text(test.operand)}" for test in condition.tests]
     return f"{{{json.dumps(condition.source)}: {_text(condition.name)}{''.join(tests)}}}"
 

@@ -40,7 +40,7 @@ class HiddenProperties:
         return words | {_BATCH} if self.keeps_items else words
 
     def named_below(self, tail: Path) -> Naming:
-        """Return the kind of property that the path `tail` below a filtered entity names."""
+        """Return the kind of property that `tail`, the path segments after a filtered object, names."""
         if any(_leads_to(tail, path) for path in self._strip):
             return Naming.HIDDEN
         if self.keeps_items:  # such a path is a count, references, or a part of an item that may not be kept

@@ -25,7 +25,7 @@ GRAPH_NAMES: Final = ("encoded-slash", "backslash")
 
 
 def parse_interpretation(name: str) -> str:
-    """Return `name` if it is the name of a path interpretation.
+    """Return `name` if it names a path interpretation, such as `backslash`: one way to read a path.
 
     Raise ValueError if the given name is not the name of a path interpretation.
     """

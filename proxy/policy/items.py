@@ -7,12 +7,13 @@
   the item. The filter also removes an item without the property that a condition compares, even if `$select`
   left out this property. The filter also removes an item that is not an object.
 - If an entry of a delta response has only an ID and `@removed`, each compared property is missing, so the
-  filter removes the entry. Otherwise, the entry could reveal an ID that the application must not see.
-- The filter removes the count from every document, because the count includes removed items. Links to the
-  next page stay in the response, so that paging works; a page without items is possible.
+  filter removes the entry. If the filter kept this entry, the application could see the ID of an object
+  that it must not see.
+- The filter removes the count of items from every document, because the count includes removed items. Links
+  to the next page stay in the response, so that paging works; a page without items is possible.
 - An object within an item is not an item. Conditions under `members` apply to the items or the object at the
-  property path. If the conditions do not keep the object at the property path, the filter removes the member
-  that contains the object.
+  property path. If the object at the property path does not meet the conditions, the filter removes the
+  JSON member whose value is this object.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class _Cutting:
         self._cut([(member.start, member.value_end) for member in members], kept)
 
     def _member(self, place: _Place, member: json_text.Member) -> bool:
-        """Examine one member of an object for items, and return True if the filter keeps the member."""
+        """Filter the items in the value of a JSON member, and return True if the filter keeps the member."""
         base, _, annotation = fold(member.name).partition("@")
         inner = place.inner.get(base)
         if inner is None:

@@ -146,10 +146,10 @@ def objects_in(text: bytes) -> int:
 def run_of_members_but(names: Iterable[str], *, scalars: bool = False) -> re.Pattern[bytes]:
     """Return a pattern that matches as many whole JSON members with their commas as possible.
 
-    The pattern can match from any place between two JSON members, and may match no member. The pattern stops
-    before a member named like one of `names`, in any letter case and with or without an annotation. The
-    pattern also stops before any member whose name contains JSON escapes and must be decoded. If `scalars` is
-    True, the pattern also stops before a member whose value is an object or array.
+    A match can begin at any place between two JSON members, and it can be empty. The pattern stops before a
+    member named like one of `names`, in any letter case and with or without an annotation. The pattern also
+    stops before any member whose name contains JSON escapes and must be decoded. If `scalars` is True, a
+    match also ends before a member whose value is an object or array.
     """
     alternatives = []
     for name in names:

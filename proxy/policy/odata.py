@@ -81,8 +81,8 @@ _EMPTY_PARENTHESES_REVERSED: Final = re.compile(r"(?:\)\( *)+")
 class Part(NamedTuple):
     """A segment of a path, in the forms that rules compare.
 
-    If `exact` is None, no wildcard in a rule matches the path segment. A path segment without `exact` matches
-    only the literal segments of rules.
+    If `exact` is None, no wildcard in a rule matches the path segment. Only the literal segments of rules can
+    match this path segment.
     """
 
     folded: str
@@ -101,7 +101,7 @@ class Meaning(NamedTuple):
 
 
 def by_own_words(meaning: Meaning) -> Meaning:
-    """Return the interpretation in a form that only literal segments of rules can match."""
+    """Return the interpretation of a path segment in a form that no wildcard of a rule matches."""
     return Meaning(
         meaning.kind,
         tuple(tuple(Part(part.folded, None, part.is_key) for part in name) for name in meaning.names),
@@ -161,7 +161,7 @@ def folded_at_most(text: str) -> int:
 def folding_cost(text: str) -> int:
     """Return the cost of case folding for a text: a number that grows with its characters outside ASCII.
 
-    One unit of the folding cost is about 40 ns of processor time.
+    One unit of this cost stands for about 40 ns of processor time.
     """
     return 0 if text.isascii() else len(text) + _LIGATURE_COST * ligatures(text)
 
@@ -169,8 +169,8 @@ def folding_cost(text: str) -> int:
 def ligatures(text: str) -> int:
     """Return how many characters of the text become four or more characters when the text is folded.
 
-    In ordinary text, few characters expand when they are folded. Folding takes additional time for each
-    character that expands.
+    In ordinary text, few characters expand when they are folded. Case folding takes additional time for each
+    character that becomes several characters.
     """
     return 0 if text.isascii() else len(_LIGATURE.findall(text))
 
@@ -214,8 +214,7 @@ def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple
 def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
     """Return the interpretations of a segment between the colons of `root:/a (1)/b:`, which is a file name.
 
-    The other interpretations of the segment, in which it is not a file name, count only for rules that block
-    or filter.
+    Interpretations in which the segment is not a file name are compared only with rules that block or filter.
     """
     plain = _plain(text)
     others = tuple(
@@ -276,7 +275,7 @@ def _moved(places: Iterable[int], by: int) -> list[int]:
 
 
 def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
-    """Return the segments of a drive item that is addressed by its path.
+    """Return the path segments that address a drive item by its file path.
 
     Microsoft Graph treats the address `x:/a/b` as one ID. In the address `items('x'):/a/b`, the collection
     name `items` precedes the ID.
@@ -329,7 +328,7 @@ def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _closing(segments: Sequence[str], start: int) -> int | None:
-    """Return the index after the segment that closes the parentheses of the segment at `start`.
+    """Return the index after the segment that has the closing parenthesis for the segment at `start`.
 
     Return None if no segment closes the parentheses.
     """

@@ -63,10 +63,11 @@ def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
 def operation_at(
     positions: Iterable[int], words: tuple[str, ...], keys: tuple[int, ...], method: str
 ) -> str | None:
-    """Return the first operation that the method can call and that is at the position of an object ID.
+    """Return the first operation at one of the positions that the HTTP method can call.
 
-    The HTTP method must be in capitals. The path segments at the positions in `keys` are object IDs, not
-    operations. An OData action is always the last segment of a path.
+    At each of the `positions`, a rule's pattern matches any object ID. The HTTP method must be in capitals.
+    The path segments at the positions in `keys` are certainly object IDs, not operations. An OData action is
+    always the last segment of a path.
     """
     if method not in FUNCTION_METHODS:
         return None

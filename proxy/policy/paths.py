@@ -176,7 +176,11 @@ class PathTree(Generic[T]):
         (node.rests if pattern.rest else node.ends).append(value)
 
     def find(self, name: Name) -> tuple[list[T], list[T]]:
-        """Return the values of patterns that match a resource path, and those that match a parent path."""
+        """Return two lists of values that are stored with path patterns.
+
+        The first list has the values of the patterns that match a resource path. The second list has the
+        values of the patterns that match a parent of the resource path.
+        """
         found: list[T] = []
         above: list[T] = []
         level = [self.root]
@@ -201,7 +205,8 @@ class PathTree(Generic[T]):
     def find_any(self, name: Name) -> tuple[list[T], list[T], list[T]]:
         """Search like `find` for a resource name in which ANY_NAME stands for some unknown segments.
 
-        The third returned list has the values that match only if the unknown segment has a certain text.
+        The third returned list has the values of the patterns that match only if an unknown segment has a
+        certain text.
         """
         found: list[T] = []
         perhaps: list[T] = []

@@ -47,7 +47,7 @@ _NOTHING: Final[_Tree] = {}
 
 
 class QueryGuard:
-    """Query guard of a filter with `guard_queries`, which evaluates the query options of requests."""
+    """Guard of a filter with `guard_queries`: it finds query options that probe a hidden property."""
 
     __slots__ = ("_allowed", "_kept", "_stripped")
 
@@ -75,8 +75,8 @@ class QueryGuard:
     def _is_probed_in_path(self, target: Target) -> bool:
         """Return True if the path calls `search(q='…')` or uses a removed property as a key.
 
-        The call `search(q='…')` searches all properties, like `$search`. If a name in a function call is not
-        in the allow list, the name may also be a parameter of the function.
+        The call `search(q='…')` searches all properties, like `$search`. The guard does not compare names in
+        function calls with the allow list, because such a name may be a parameter of the function.
         """
         if _searches(target):
             return True
@@ -171,8 +171,8 @@ def _calls_search(name: Name) -> bool:
 def _spaced(value: str) -> str:
     """Replace each `+` in a query value by a space, so that both interpretations of `+` become equal.
 
-    If a `+` in the value is not a space, replacing it does not change the property names that the proxy
-    finds.
+    If a `+` in the value stands for itself and not for a space, the replacement does not change the property
+    names that the proxy finds.
     """
     return value.replace("+", " ") if "+" in value else value
 
@@ -227,7 +227,7 @@ def _is_allowed(path: Path, tree: _Tree, *, in_part: bool) -> bool:
 def _leads_through(path: Path, stripped: Path) -> bool:
     """Return True if the property path contains the words of `stripped` in their order.
 
-    Other words are allowed between the words of `stripped`, because a query can reach an object through
+    The property path may have other words between these words, because a query can reach an object through
     different relations.
     """
     parts = iter(path)
@@ -238,8 +238,8 @@ def _collect_searched(text: str, named: Named, names: set[str]) -> None:
     """Collect the property names in the value of a `$search` option.
 
     Raise Unresolved if a search word names no property. The upstream searches for a word without a property
-    name in all properties, also in hidden properties. In a search of messages, each word except the first of
-    `"subject:one two"` names no property, because the quoted text is itself a query.
+    name in all properties, also in hidden properties. In a search of messages, the quoted text
+    `"subject:one two"` is itself a query. Its first word names a property, but the other words name none.
     """
     words = _SEARCH_WORD.findall(with_words_whole(text))
     named.take(len(words))

@@ -54,8 +54,9 @@ def digest_of(data: bytes) -> str:
 class ResourceModel:
     """Schema of a graph API, whose tables are arrays of 32-bit words inside the loaded bytes.
 
-    The model builds two of its tables of types only when a rule needs them. A row number in the model's
-    tables identifies each type, member, root and operation. The number -1 stands for a missing row.
+    The table of derived types is built only when a rule needs it. The table of the types that have members of
+    another type is also built only then. A row number in the model's tables identifies each type, member,
+    root and operation. The number -1 stands for a missing row.
     """
 
     __slots__ = (
@@ -253,7 +254,7 @@ class ResourceModel:
     # Names of rows, for people.
 
     def name(self, name: int) -> str:
-        """Return the name with the given number, in one of the spellings that the schema contains."""
+        """Return the schema's name with this number, in one of the spellings that the schema contains."""
         start = self._words[name - 1] if name else 0
         return self._blob[start : self._words[name]].decode("ascii")
 

@@ -23,9 +23,9 @@ _KEEP = f"{ITEMS}:"
 class Kept:
     """A condition of a filter: an item of the response stays only if the item meets the condition.
 
-    `place` is the property path that leads to the items. `place` is empty if the condition is on the
-    top-level items of the response. The attribute `text` distinguishes conditions on 1 and on true, which are
-    equal values in Python.
+    `place` is the path of the property that contains the items in the response. `place` is empty if the
+    condition is on the top-level items of the response. The attribute `text` distinguishes conditions on 1
+    and on true, which are equal values in Python.
     """
 
     place: str
@@ -42,10 +42,10 @@ def kept(condition: Condition, place: str = "") -> Kept:
 
 @dataclass(frozen=True, slots=True)
 class TypedTransforms:
-    """Transforms of a response with objects of type `root`, for each resource that the rule names.
+    """Transforms that apply to the resources of a rule, in a response that has objects of the type `root`.
 
-    `root` is -1 if the schema does not describe the response. `named` is True if the rule names the relation
-    or operation that leads to the objects of the response.
+    `root` is the number of the type, or -1 if the schema does not describe the response. `named` is True if
+    the rule names the relation or operation that leads to the objects of the response.
     """
 
     things: Things
@@ -118,7 +118,10 @@ class Transforms:
 
     @property
     def allow_names(self) -> tuple[str, ...]:
-        """Names of an allow list's entries, as an audit event shows them; one name for an empty list."""
+        """Names of the properties in an allow list, as an audit event shows them.
+
+        An empty allow list has the one name `allow:`.
+        """
         if self.allow is None:
             return ()
         return tuple(_ALLOW + path for path in self.allow or ("",))
@@ -138,7 +141,7 @@ EVERYTHING: Final = Transforms(("",))  # hides whole objects, after `at` has set
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The transform names of a filter, in lists: removed properties, allowed properties, item conditions.
+    """Parts of a filter that an audit event names: removed properties, allowed properties, item conditions.
 
     In an audit event, the name `ITEMS` stands for all the conditions on items.
     """

@@ -103,7 +103,10 @@ class _PossibleFact:
 
 
 class PossibleFacts:
-    """One combination of possible values of all unknown facts; `slot` moves to the next combination."""
+    """One combination of possible values of all unknown facts about a request and its response.
+
+    The method `slot` replaces the combination by the next one.
+    """
 
     def __init__(self) -> None:
         self._made: list[_PossibleFact] = []  # facts in the order in which checks needed them
@@ -111,7 +114,7 @@ class PossibleFacts:
         self._known: dict[_Key, int] = {}
 
     def begin(self) -> None:
-        """Remove the unknown facts that the previous evaluation needed."""
+        """Discard the unknown facts, and their values, that the checks of the previous evaluation needed."""
         self._made.clear()
         self._at = 0
         self._known.clear()
@@ -129,7 +132,7 @@ class PossibleFacts:
     def slot(self) -> bool:
         """Move to the next combination of possible values.
 
-        Return False after the last combination of possible values.
+        Return False if all combinations of possible values of the unknown facts have been used.
         """
         while self._made and self._made[-1].way + 1 == self._made[-1].ways:
             self._made.pop()
@@ -226,7 +229,7 @@ def partly_known_rules(ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> Compi
 
 
 def partly_known_check(part: Part) -> Check:
-    """Return the check that `compile_part` makes for a part of a rule, extended to unknown facts."""
+    """Return a check for one part of a rule that also has a result if facts of the request are unknown."""
     known = compile_part(part)
     if isinstance(part, TimeGate | Until):
         return _gate_check(part, known, "the time of the request")
@@ -303,7 +306,8 @@ def _fact(condition: Condition) -> str:
 def _positive(test: Comparison) -> tuple[Comparison, bool]:
     """Return the test of a condition without negation, and True if the original test was negated.
 
-    Because the test is returned without its negation, `equals` and `not_equals` share one assumed result.
+    Without negation, `equals` and `not_equals` have the same test. So if the compared value is unknown, both
+    use the same assumed result of this test.
     """
     operand = test.operand if isinstance(test.operand, tuple) else (test.operand,)
     match test.operator:

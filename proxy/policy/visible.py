@@ -68,9 +68,9 @@ def _escape(char: str) -> str:
 
 
 def mixed_scripts(text: str) -> tuple[str, str] | None:
-    """Return two letters of one word that belong to different scripts.
+    """Return two letters of one word from different scripts (writing systems), such as Latin and Cyrillic.
 
-    The second returned letter belongs to the script that is rarer in the word.
+    The second returned letter belongs to the script that has fewer letters in the word.
 
     Return None if no word mixes letters of scripts that are rarely used together.
     """

@@ -124,7 +124,7 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
 
 
 def foreign_above(path: Path, needed: int = _WHOLE_DIRECTORY) -> str | None:
-    """Check the nearest existing directory above a path, by the rules of the function `foreign`.
+    """Apply the checks of the function `foreign` to the nearest existing directory above a path.
 
     `needed` holds the bits of `os.access` for the required permissions. If a directory above the path cannot
     be entered, the function checks that directory, because paths below it are invisible.

@@ -525,8 +525,9 @@ class IdentitySettings:
     """Additional upstream identity of the proxy for some applications, from the same provider.
 
     A settings file may have any number of `[[Credentials.Identities]]` tables. A table that names an
-    application takes precedence over a table that names the application's organisation. An application that
-    no table names uses the identity of `[Credentials]`, which has the name `default`.
+    application takes precedence over a table that names the application's organisation. If no table names an
+    application or its organisation, the application uses the identity of `[Credentials]`, which has the name
+    `default`.
     """
 
     name: str = setting(
@@ -823,8 +824,8 @@ class Settings:
     def segment_bytes(self) -> int:
         """Size of one spool segment file in bytes, which is at most `Audit.SegmentBytes`.
 
-        Each worker keeps two spool segments: the active segment and the next one. If two segments of each
-        worker used most of `Audit.MaxDiskBytes`, the agent would have no room to collect events.
+        Each worker keeps two spool segments: the active segment and the next one. If these spool segments
+        used most of `Audit.MaxDiskBytes`, the agent of the proxy would have no room to collect events.
         """
         share = self.audit.max_disk_bytes // (_SEGMENTS_OF_A_WORKER * self.workers)
         return max(_MIN_SEGMENT, min(self.audit.segment_bytes, share))

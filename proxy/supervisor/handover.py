@@ -54,7 +54,7 @@ class Handover(msgspec.Struct, frozen=True):
 
 
 class Own(msgspec.Struct, frozen=True):
-    """Resources that the running proxy already has, so that a check treats them as free."""
+    """Resources that the running proxy uses; the check of a new version counts them as available."""
 
     addresses: list[str]  # addresses that it listens on, as the settings spell them
     directory: str  # directory whose lock it holds
@@ -110,10 +110,9 @@ def problems_of_taking_over(
     workers: int,
     directory: Path,
 ) -> Iterator[str]:
-    """Yield resources that the settings need and that the new version could not get after a handover.
+    """Yield the problems that would follow if the running proxy handed over to a version with these settings.
 
-    If the check is not made for a running proxy, yield nothing. A handover to another version can't be
-    undone.
+    If no running proxy started this check, yield nothing. A handover to another version can't be undone.
     """
     text = environment.get(_CHECK_VARIABLE)
     if text is None:

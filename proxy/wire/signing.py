@@ -71,9 +71,9 @@ def verify_response(secret: bytes, request_signature: str, body: bytes, signatur
 def sign_unchanged(secret: bytes, request_signature: str, version: str) -> str:
     """Return the signature of a 304 response, which covers the version of the unchanged rules.
 
-    The request signature does not cover If-None-Match. If the signature did not cover the version, an
-    intermediary could replace If-None-Match by the ETag of a newer version. With the newer ETag, the proxy
-    would receive a valid signed 304 and keep rules that were withdrawn.
+    The request signature does not cover If-None-Match. If the signature did not cover the version of the
+    rules, an intermediary could replace If-None-Match by the ETag of a newer version. The control plane would
+    then send a valid signed 304, and the proxy would keep its old rules, even if they were withdrawn.
     """
     payload = f"unchanged.{request_signature}.{version}"
     return hmac.new(secret, payload.encode("utf-8", "surrogatepass"), sha256).hexdigest()

@@ -710,7 +710,8 @@ async def test_each_status_arrives_as_the_contract_s_table_says(tmp_path: Path) 
 async def test_a_post_finds_a_connection_though_all_that_may_be_open_have_waited_long(tmp_path: Path) -> None:
     """An idle connection may be closed already, so a request that cannot be repeated must not use it.
 
-    A request that cannot be repeated needs a new connection, which replaces an idle connection.
+    Such a request, for example a POST, needs a new connection. At the limit of open connections, the proxy
+    closes an idle connection first.
     """
     both = asyncio.Barrier(2)
 

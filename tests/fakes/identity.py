@@ -182,7 +182,7 @@ class FakeIdentityProvider(Fake):
         return ""
 
     def _check_assertion(self, form: dict[str, str]) -> None:
-        """Check a client assertion as Entra does for its own library.
+        """Check a client assertion by the rules of Microsoft Entra for assertions of its own library.
 
         The assertion needs a registered certificate's thumbprint, a valid signature, this fake's address, at
         most half an hour of life, and no second use.

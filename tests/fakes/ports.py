@@ -19,8 +19,9 @@ _BLOCKS: Final = 40
 def _candidates() -> Iterator[int]:
     """Yield the ports of a block that no other test process uses, and begin again at the end of the block.
 
-    A process owns a block as long as it has a socket with the block's name in the abstract namespace. A test
-    process in a chroot uses the same abstract namespace, because it uses the same network.
+    A process owns a block of ports as long as it has bound a Unix socket with the block's name in the
+    abstract namespace. A test process in a chroot uses the same abstract namespace, because it uses the same
+    network.
     """
     with socket.socket(socket.AF_UNIX) as claim:
         first = _FIRST + _claimed(claim) * _EACH

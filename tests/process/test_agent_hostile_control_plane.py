@@ -252,7 +252,7 @@ async def test_no_depth_of_an_identity_provider_s_response_is_more_than_a_failur
 
 @pytest.mark.process
 async def test_calls_that_hang_or_kill_keep_no_rules_from_coming(tmp_path: Path) -> None:
-    """Heartbeats and metrics reports never get a response, and some sync responses crash every parser."""
+    """Check that rules arrive if other calls hang, and after responses that are nested too deeply."""
     async with a_proxy(tmp_path) as running:
         worker, control, pid = running.workers[0], running.control, running.pid
         await worker.until(lambda report: any(isinstance(each, Rules) for each in report))

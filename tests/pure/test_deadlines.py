@@ -12,7 +12,7 @@ from proxy.server.loop.deadlines import NEVER, PARTS, STALL_SECONDS, SWEEP_SECON
 
 
 class Loop:
-    """Event loop with a clock that the test sets and one timer."""
+    """Event loop with one timer, and with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -34,7 +34,7 @@ class Loop:
         self.now = end
 
     def stop(self, seconds: float) -> None:
-        """Let time pass without any timer."""
+        """Advance the clock without running the timer, as if the process had been stopped for some time."""
         self.now += seconds
 
 

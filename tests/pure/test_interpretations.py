@@ -1,6 +1,7 @@
 """Tests of path interpretations.
 
-An interpretation counts if the upstream accepts it, or if a rule names its result.
+The proxy evaluates an interpretation of a path if the upstream accepts it, or if a rule names the path that
+results from it.
 """
 
 from __future__ import annotations

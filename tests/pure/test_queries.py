@@ -1,4 +1,7 @@
-"""Tests of queries that probe a hidden property: the path of each named property decides."""
+"""Tests of queries that probe a hidden property.
+
+The query guard compares the path of each property that a query names with the paths of the filter.
+"""
 
 from __future__ import annotations
 
@@ -410,7 +413,7 @@ def test_the_time_of_a_query_grows_with_its_length_only(
 
 
 def seconds_of(guard: QueryGuard, target: Target) -> float:
-    """Return the processor time that the guard takes for a request target, in seconds."""
+    """Return the processor time in seconds that a query guard takes to check a request target."""
     begin = time.thread_time()
     guard.is_probed_by(target)
     return time.thread_time() - begin

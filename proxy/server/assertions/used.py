@@ -1,8 +1,8 @@
 """Remember used assertions on disk, for all workers of the proxy, so that no assertion is accepted twice.
 
-Each application has its own file, so one application cannot fill the store of another. If the credentials of
-several applications accept the same issuer token, these applications share a file. If several applications
-share a file, only one of the applications can use any given issuer token.
+Each application has its own file, so one application cannot fill the store of another. If federated
+credentials of several applications have the same issuer, subject and audience, these applications share a
+file. An issuer token that one of these applications has used is then refused for the others.
 
 Each file of used assertions is a sequence of records of equal size. A kernel lock lets only one thread of one
 process read and append at a time. The records in a file of used assertions remain if the process is killed.

@@ -31,7 +31,7 @@ class KnownSecrets:
     def matching(self, digest: bytes, caller: Caller) -> str | None:
         """Return the stored hash that matched the client secret with this digest.
 
-        Return None if the application `caller` no longer has this hash.
+        Return None if the application `caller` no longer has this hash of a client secret.
 
         Return None if the secret is not remembered and must be compared with argon2.
         """

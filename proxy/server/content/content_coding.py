@@ -107,8 +107,8 @@ def _has_zlib_header(data: bytes) -> bool:
 def _begins_stored_block(data: bytes) -> bool:
     """Return True if data with a zlib header is also a valid deflate stream without a header.
 
-    If data is valid with and without a zlib header, it begins like a stored block: type bits, length, and the
-    length's complement (RFC 1951 §3.2.4).
+    Such data begins like a stored deflate block (RFC 1951 §3.2.4): with type bits, a length, and the
+    complement of the length.
     """
     return data[1] ^ data[3] == 0xFF and data[2] ^ data[4] == 0xFF
 

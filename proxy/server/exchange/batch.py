@@ -139,9 +139,9 @@ class Batch:
     def response(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
         """Return the application's `$batch` response; None if the upstream's response needs no change.
 
-        `response` filters the response to each sub-request, rewrites locations with `relocated`, and adds
-        responses that the proxy itself made. Raise MalformedBatch if the upstream's response cannot be read;
-        the application never receives such a response.
+        The method filters the response to each sub-request, and rewrites its locations with the function
+        `relocated`. The method also adds the responses that the proxy itself made. Raise MalformedBatch if
+        the upstream's response cannot be read; the application never receives such a response.
         """
         asked = {each.part.id.casefold(): each for each in self._parts if each.response is None}
         responses = parse_batch_response(body)

@@ -105,7 +105,7 @@ class Field:
         return self.name, self.value
 
     def holding(self, value: bytes) -> Field:
-        """Return a copy of this header field that contains the value cut out of the field's line."""
+        """Return a copy of this header field with the value `value`, and with a line that has this value."""
         return Field(self.name, value, self.kind, b"%b: %b\r\n" % (self.name, value))
 
 
@@ -232,8 +232,8 @@ class VaryingLines:
     """Find the values of the fields `names`, which differ between the heads that one sender sends.
 
     A line matches if it spells a name exactly as `names` does, and if its value is empty or begins with a
-    visible character. The value of each matching line is cut out of the head. Two heads that differ only in
-    the values of the fields `names` are equal after these values are cut out.
+    visible character. Two heads are compared without the values of their matching lines. Two heads that
+    differ only in these values count as equal.
     """
 
     __slots__ = ("_pattern",)
@@ -244,7 +244,7 @@ class VaryingLines:
         )
 
     def layout(self, head: bytes) -> Layout:
-        """Return the positions of the varying values in a head."""
+        """Return the positions of the field values that vary, in the HTTP header section `head`."""
         return Layout(head, [found.span(2) for found in self._pattern.finditer(head)])
 
 
@@ -264,13 +264,16 @@ class Layout:
         self.spelling = b"".join([piece for _, _, piece in self._around])
 
     def values(self, head: bytes) -> list[bytes]:
-        """Return the varying values in `head`, which must be the head from which this layout was made."""
+        """Return the field values that vary in `head`.
+
+        This layout must have been made from the same `head`.
+        """
         return [head[start:end] for start, end in self._spans]
 
     def values_if_same(self, head: bytes) -> list[bytes] | None:
-        """Return the varying values of a head that has this layout.
+        """Return the field values that vary in `head`, if all its other bytes are the same as in this layout.
 
-        Return None if the head has a different layout.
+        Return None if other bytes of the head are different.
         """
         if len(head) != self._size:
             return None

@@ -45,7 +45,7 @@ _VARYING: Final = VaryingLines((b"Content-Length", b"Date", b"request-id", b"cli
 
 
 class ResponseFields:
-    """Common part of all response heads whose unchanging parts have the same spelling."""
+    """Parsed fields that are common to all response heads that differ only in values such as `Date`."""
 
     __slots__ = (
         "chunked",

@@ -1,4 +1,7 @@
-"""Pool of the upstream connections of one worker: assign them to users, queue users, and open connections."""
+"""Pool of the upstream connections of one worker.
+
+The pool assigns connections to requests, queues requests, and opens connections.
+"""
 
 from __future__ import annotations
 
