@@ -80,7 +80,7 @@ _PROBLEMS: Final = """\
 The field `credentialProblem` of an audit event gives the reason for which the proxy refused a credential. The client receives
 only [invalid_client](#invalid_client-401) with a general description. For the problem `binding`, the client receives
 [InvalidAuthenticationToken](#invalidauthenticationtoken-401). The proxy reports a credential as `ended` for two weeks after its
-end. Two weeks after the end of a credential, or if the credential was removed, the proxy reports an unknown credential.
+end. After these two weeks, or if the credential was removed, the proxy reports the credential as unknown.
 
 """
 _API: Final = """\
@@ -158,7 +158,7 @@ def _reason(code: str) -> str:
         _sentence(REASONS[code]),
         "",
         f"- **What to do:** {error_texts.REASONS[code]}",
-        f"- **Response to a request with the reason `{code}`:** {response}",
+        f"- **Response if the audit event has the reason `{code}`:** {response}",
     ]
     return "\n".join(lines) + "\n\n"
 

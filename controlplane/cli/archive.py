@@ -97,8 +97,8 @@ def verify_archive(
             "--since",
             metavar="FILE",
             help=(
-                "Output of `audit head --json` from the time when the archive began or its first links "
-                "were removed."
+                "Output of `audit head --json`. The archive of each organisation begins after the chain link "
+                "in the file."
             ),
         ),
     ] = None,

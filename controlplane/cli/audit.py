@@ -168,7 +168,7 @@ def facets(
         typer.Option(
             "--field",
             metavar="NAME",
-            help="Event field whose values are counted, by its name in filters. Give the option once"
+            help="Event field whose values are counted, with the name that filters use. Give the option once"
             " for each field.",
         ),
     ] = None,

@@ -147,7 +147,7 @@ def retry(ctx: typer.Context, name: Name, positions: Positions = None, json: Jso
 
 @app.command()
 def discard(ctx: typer.Context, name: Name, positions: Positions = None, json: Json = False) -> None:
-    """Delete refused events from the list of a sink.
+    """Delete events from the list of the events that a sink refused.
 
     The store keeps the audit events that you delete from the list of a sink.
     """

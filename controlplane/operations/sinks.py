@@ -144,7 +144,10 @@ async def dead_letters(context: OperationContext, actor: Actor, request: ListDea
 
 @operation("sink.retry", "POST", "/sinks/{sink}/retry")
 async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
-    """Resend refused events to a sink, after all events that the sink has already received."""
+    """Resend to a sink the events that it refused.
+
+    The events arrive out of order: after later events that the sink has already received.
+    """
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     count = await context.store.retry_dead_letters(sink.name, request.positions)
@@ -154,9 +157,9 @@ async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLett
 
 @operation("sink.discard", "POST", "/sinks/{sink}/discard")
 async def discard(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
-    """Delete refused events from the list of a sink.
+    """Delete events from the list of the events that a sink refused.
 
-    The audit events of the deleted list entries stay in the store.
+    The audit events themselves stay in the store.
     """
     actor.require("admin", None)
     sink = _sink(context, request.sink)

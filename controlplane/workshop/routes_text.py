@@ -23,7 +23,7 @@ from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem
 _CHECKED: Final = 50_000  # requests that a check evaluates, about 2 s
 _SHOWN: Final = 3  # open routes, things and lines listed in a summary
 _VERBS: Final = {"block": "blocks", "filter": "filters"}
-_NO_SCHEMA: Final = "without a schema, only routes that follow from the paths of the rules were tried"
+_NO_SCHEMA: Final = "without a schema, only routes that can be derived from the paths in the rules were tried"
 UNKNOWN_PATH: Final = "the schema has nothing at this path"
 
 

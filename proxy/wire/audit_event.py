@@ -29,7 +29,8 @@ REASONS: Final = MappingProxyType(
         "default": "no rule matched, so the ruleset's default verdict applied",
         "hiddenProperty": "the path or query of the request names a property that a rule hides",
         "responseRule": "a response rule decided the verdict after the upstream had responded",
-        "impliedRequest": "a stricter rule applies to an implied request, such as a read by `$expand`",
+        "impliedRequest": "a stricter verdict applies to another request that this request implies, "
+        "such as by `$expand`",
         "noRuleset": "the application has no ruleset, so the proxy blocks all its requests",
         # Decision of an operator, which overrides the policy.
         "stopped": "an operator has stopped the application, its organisation or all traffic",
@@ -77,7 +78,8 @@ CREDENTIAL_PROBLEMS: Final = MappingProxyType(
     {
         "issuer": "no credential of the application has the assertion's issuer",
         "subject": "no credential of the application has the assertion's subject",
-        "audience": "neither the proxy nor a credential of the application has the assertion's audience",
+        "audience": "the assertion's audience is neither this proxy nor the audience in a credential "
+        "of the application",
         "algorithm": "the signature algorithm of the assertion is not allowed for the key",
         "key": "no known key has the key ID or the thumbprint that the assertion names",
         "signature": "the signature of the assertion does not match the key of the credential",

@@ -111,7 +111,9 @@ async def test_a_check_for_an_organisation_warns_by_its_schema(
 ) -> None:
     org = await plane.org("acme")
     without = (await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES, org="acme"))).warnings
-    assert without[0].message.endswith("only routes that follow from the paths of the rules were tried")
+    assert without[0].message.endswith(
+        "only routes that can be derived from the paths in the rules were tried"
+    )
     await plane.store.add_schema([org], ONE)
     (warning,) = (await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES, org="acme"))).warnings
     assert warning.message.endswith("`match: {resource: [message]}` closes them")
