@@ -53,7 +53,8 @@ def trails_of(
 ) -> list[ProxyTrail]:
     """Return facts about the delivery of audit events, for each proxy that serves or served the organisation.
 
-    The facts include the numbers of stored, missing and pending events.
+    The facts include the number of stored events, the missing sequence numbers, and the number of pending
+    events.
     """
     found = []
     for proxy in proxies:

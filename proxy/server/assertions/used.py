@@ -2,7 +2,8 @@
 
 Each application has its own file, so one application cannot fill the store of another. If federated
 credentials of several applications have the same issuer, subject and audience, these applications share a
-file. An issuer token that one of these applications has used is then refused for the others.
+file. An issuer token that one of these applications has used is then refused for the others. Issuer tokens of
+a credential with the reuse `untilEnd` are not recorded in a file.
 
 Each file of used assertions is a sequence of records of equal size. A kernel lock lets only one thread of one
 process read and append at a time. The records in a file of used assertions remain if the process is killed.

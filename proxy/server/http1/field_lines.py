@@ -273,7 +273,7 @@ class Layout:
     def values_if_same(self, head: bytes) -> list[bytes] | None:
         """Return the field values that vary in `head`, if all its other bytes are the same as in this layout.
 
-        Return None if other bytes of the head are different.
+        Return None if the length or other bytes of the head are different, or if a value is not valid.
         """
         if len(head) != self._size:
             return None
