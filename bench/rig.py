@@ -1,4 +1,4 @@
-"""Shared parts of one benchmark run: directory, upstream, keys and tokens, and the start of each peer."""
+"""Set-up of a benchmark run: directory, upstream, keys, tokens, and the start of each measured server."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Missing(Exception):
 class Upstream:
     """Ports of the upstream servers of a benchmark run.
 
-    Nginx listens on `open`, `guarded` and `tls`. The ports `guarded` and `tls` accept only the upstream
-    credential.
+    Nginx listens on the ports `open`, `guarded` and `tls`. The ports `guarded` and `tls` accept only the
+    upstream credential.
     """
 
     open: int

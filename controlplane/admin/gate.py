@@ -131,7 +131,7 @@ class Gate:
         return known
 
     async def is_still(self, request: web.Request, actor: Actor) -> bool:
-        """Return True if a second look-up of the caller finds the same actor with the same roles."""
+        """Look up the caller of a request again, and return True if actor and roles are unchanged."""
         return (await self._caller(request)).actor == actor
 
     async def _caller(self, request: web.Request) -> _Caller:
@@ -349,8 +349,8 @@ class Gate:
     def _place_among_hashes(self) -> Iterator[None]:
         """If too many password hashes wait to be computed, refuse a sign-in before the attempt is counted.
 
-        A refused sign-in attempt is not counted. The count of failed attempts is limited, so a refused
-        attempt would displace another failed attempt.
+        A refused sign-in attempt is not counted. The control plane stores only a limited number of failed
+        attempts. If refused attempts were counted, they could displace failed attempts of other clients.
         """
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
             raise Refused("unavailable", "too many sign-ins are in progress", Retry_After="5")

@@ -132,7 +132,10 @@ class WantedApp(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
         _check_end(self.secret_ends)
 
     def credentials(self, name: CredentialListName) -> tuple[WantedCredential, ...] | None:
-        """Return the app's credential list with the name `name`, or None if no plan manages the list."""
+        """Return the credentials of the app in the list `name` of the configuration file.
+
+        Return None if the configuration file does not contain the list `name`.
+        """
         lists = {"federated": self.federated, "keys": self.keys, "certificates": self.certificates}
         return lists[name]
 

@@ -29,14 +29,17 @@ Root = Annotated[
 
 
 def asks_the_store(cli: Cli, ruleset: Ruleset, schema: Path | None) -> bool:
-    """Return True if only the store has the ruleset's schemas, so an operation must evaluate the ruleset."""
+    """Return True if the ruleset needs a schema that is not in a given file, but in a store.
+
+    An operation of the control plane must then evaluate the ruleset, because only the store has the schema.
+    """
     from proxy.policy.schemas import needs_schemas
 
     return needs_schemas(ruleset) and schema is None and cli.has_store
 
 
 def given_schemas(label: str, text: str, ruleset: Ruleset, schema: Path | None, root: str) -> Schemas:
-    """Return the schema in a file for the rules of a ruleset.
+    """Return the schemas that the rules of a ruleset need, read from the schema file of the command.
 
     Raise CommandFailed if the ruleset needs a schema but no file is given, or if the schema lacks something
     that the ruleset names.

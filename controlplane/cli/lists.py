@@ -60,7 +60,10 @@ def print_page(
     as_json: bool,
     fit: Fit,
 ) -> None:
-    """Print the API's response as JSON, or print a table with the option that requests the next page."""
+    """Print the API's response as JSON or as a table.
+
+    If more rows follow, the line below the table gives the option `--cursor` that requests the next page.
+    """
     if as_json:
         print_json(found)
         return

@@ -7,9 +7,10 @@ A page is one function in the module of its area, such as:
         found = await perform(list_all, context, actor, ListOrgs())
         return Page("orgs.html", "Organisations", {"orgs": found.orgs})
 
-A form that is sent by POST is a function too. The function of a form contains only the successful case, and
-raises an error for each mistake that the operator can correct. After an error of a form, the decorator `form`
-shows the page `again`, with the reasons for the error and with the values that the operator typed.
+A form that the browser sends by POST also has one function. The function of a form contains only the
+successful case, and raises an error for each mistake that the operator can correct. After an error of a form,
+the decorator `form` shows the page in its argument `again`, with the reasons for the error and with the
+values that the operator typed.
 
     @form("/orgs", again=orgs)
     async def add_org(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
@@ -27,8 +28,9 @@ Every link is made by `link()`, which keeps the organisation that the operator c
 by POST contains `ui.token()`. In a template, `refused` contains the reasons for an error, and `form` contains
 the values that the operator typed. `refused` and `form` are empty if the operator opened the page by a link
 instead of a form. With `{% if may("editor", org_id) %}`, a template shows a button only if the actor may use
-the button. After success, a form returns a Redirect with a sentence, so that a reload repeats nothing.
-`console/areas.py` lists all modules that have pages.
+the button. After success, the function of a form returns a Redirect with a sentence that the next page
+shows once. A reload of the next page does not repeat the action of the form. `console/areas.py` lists all
+modules that have pages.
 """
 
 from __future__ import annotations
@@ -153,8 +155,8 @@ _Errors = tuple[type[Exception], ...]
 def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handler], PageRoute]:
     """Return a decorator that makes the route of a form from the handler of the form.
 
-    If the handler raises a Refusal or an exception that `also` lists, the page `again` is shown with status
-    422, the reasons, and the typed values.
+    The handler is expected to raise a Refusal, or one of the exceptions in the argument `also`. After such an
+    exception, the page in the argument `again` is shown with status 422, the reasons, and the typed values.
     """
     expected: _Errors = (*Refusal, *also)
 

@@ -161,8 +161,8 @@ def steps_of(
 ) -> Iterator[Step]:
     """Yield a plan's operations in the order in which the control plane performs the operations.
 
-    The last operation switches on approval by a second person, so that the first rules of a new organisation
-    need no approval.
+    Operations that switch approval by a second person on or off come after all other operations of the plan.
+    So a plan can publish the first rules of a new organisation without approval.
     """
     named = {org.name: org for org in wanted.organisations}
     secrets = iter(prepared.secrets)

@@ -115,8 +115,8 @@ def _facts(line: LogLine) -> RecordFacts:
 def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return a request in the operator log as pairs of name and value.
 
-    The pairs leave out the organisation, and all members that were missing in the operator's request. In
-    place of the ID of an object, a pair contains the current name of the object.
+    The list of pairs omits the organisation, and all fields that are empty or missing in the operator's
+    request. If a value in the request is the ID of an object, the pair has the object's current name instead.
     """
     return [
         (_member(name), _value(value, names))

@@ -208,10 +208,10 @@ async def _current(
 ) -> Mapping[str, str | None]:
     """Return the current sync version of some proxies that sent a heartbeat since the emergency stop.
 
-    If very many proxies sent a heartbeat since the emergency stop, only a limited number of them are
-    compared. The first proxies to be compared are those whose last heartbeat alone does not confirm the
-    emergency stop. A heartbeat alone confirms the emergency stop if the proxy's rules were synced after the
-    stop was set.
+    If very many proxies sent a heartbeat since the emergency stop, the function reads the sync version of
+    only a limited number of proxies. It reads first the sync versions of proxies whose last heartbeat alone
+    does not confirm the emergency stop. A heartbeat alone confirms the emergency stop if the proxy's rules
+    were synced after the stop was set.
     """
     heard = [
         (_confirms(each.heard, stopped_ms, None), each.proxy.proxy_id)

@@ -31,11 +31,11 @@ _MOST_OF_ONE: Final = 4
 
 
 class _Queue:
-    """Queue of functions that run for the same purpose, such as dry runs.
+    """Queue of functions for one worker process and one purpose, such as dry runs.
 
     The queue runs one function at a time. The queue starts a worker process for its first function, and runs
-    later functions in the same worker process. Each operator runs one function at a time, so the many
-    functions of one operator do not delay other operators.
+    later functions in the same worker process. Each operator has only one function at a time that competes
+    for the worker process. So an operator with many functions does not delay other operators.
     """
 
     def __init__(self, advice: str = _ASK_LESS) -> None:
@@ -124,10 +124,10 @@ _files: Final = _Queue(_SEND_LESS)
 
 
 async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run the function of a dry run in a worker process.
+    """Run the function that does a dry run in a worker process.
 
-    Raise StoreBusy if too many dry runs already wait. Raise InvalidRequest if the function of the dry run
-    takes too long.
+    Raise StoreBusy if too many dry runs already wait. Raise InvalidRequest if the dry run takes longer than
+    `LONGEST_SECONDS`.
     """
     return await _trials.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
@@ -141,7 +141,7 @@ async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **k
 
 
 async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function in the worker process for operations that make a change.
+    """Run a function of an operation that makes a change, in the worker process for such operations.
 
     Dry runs, which viewers may start, use a different worker process, so dry runs do not delay changes.
     """

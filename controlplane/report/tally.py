@@ -74,7 +74,11 @@ class RowKey(NamedTuple):
 
 @dataclass(slots=True)
 class Row:
-    """One application's requests for one resource class, all with equal access, certainty and outcome."""
+    """Count of one application's requests for one resource class.
+
+    All requests of a row have the same access, such as `read`, the same outcome, and the same certainty that
+    they reach the resource class.
+    """
 
     count: int = 0
     first: datetime = _LATEST

@@ -185,7 +185,10 @@ class SearchIndex(Protocol):
 
 @runtime_checkable
 class RangedIndex(SearchIndex, Protocol):
-    """A search index that recognises a repeated range of events by the token of the range."""
+    """A search index that stores a range of events only once, even if the range is written again.
+
+    Each range has a token, which is the same for each attempt to write the range.
+    """
 
     async def write_range(self, events: Sequence[Event], given: GivenOut) -> None:
         """Write those events of the range that the store still has."""

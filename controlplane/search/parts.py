@@ -92,7 +92,7 @@ class Part:
         return key >> PART_BITS, self.number << PART_BITS | key & mask()
 
     def last_before(self, before: Key) -> int:
-        """Return the greatest key of this part that lies before the time and position in `before`."""
+        """Return the greatest index key in this part that is less than the time and position `before`."""
         time_ms, position = before
         within = position - (self.number << PART_BITS)
         return (time_ms << PART_BITS) + min(max(within, 0), mask() + 1) - 1
@@ -252,8 +252,9 @@ def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
 def _drop_empty_parts(db: sqlite3.Connection) -> None:
     """Drop the tables of index parts that have no events.
 
-    Retention keeps the newest part of the index even if this part is empty. A part number therefore always
-    refers to the same dictionary.
+    Retention keeps the newest part of the index even if this part is empty. An index part has a dictionary of
+    its values, which is cached by the number of the part. Because the newest part stays, no later part gets
+    the same number with another dictionary.
     """
     names = db.execute(
         "SELECT substr(name, 6) FROM sqlite_schema WHERE name GLOB 'rows_*'"

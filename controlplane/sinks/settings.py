@@ -229,7 +229,7 @@ class AzureSinkSettings(SinkSettings):
     )
 
     def identity_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield a problem for each settings key of the identity that is missing or has no effect."""
+        """Yield each missing or needless settings key of the sink's Azure identity, with the problem."""
         given = {
             "TenantId": self.tenant_id,
             "ClientId": self.client_id,

@@ -1,6 +1,6 @@
 """The time of the last use of each credential.
 
-The store saves the last use together with the events of issued tokens.
+The store saves the last use of a credential together with the audit events of the issued tokens.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class InTransaction:
         return self._connection.dialect
 
     def join(self) -> Peers:
-        raise AssertionError("a job in a transaction must not join the group of control planes")
+        raise AssertionError("code in a database transaction must not join the other control planes")
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         return self._connection.rows(sql, parameters)
@@ -63,4 +63,4 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     work.close()
-    raise AssertionError("a job in a transaction must not wait")
+    raise AssertionError("code in a database transaction must not wait")

@@ -52,7 +52,8 @@ class KeyPairs:
         """Return how many seconds too early a renewal signed at `signed_s` is, or 0 if it is allowed.
 
         `renewal_wait_s` compares two times that the proxy signed: of this renewal request, and of the
-        previous renewal. So a copied renewal request is always too soon, no matter when and where it arrives.
+        previous renewal. A copy of a renewal request has the signed time of the original request. So the copy
+        is always too early, no matter when and where it arrives.
         """
         if self.signed_s is None:
             return 0
@@ -61,7 +62,10 @@ class KeyPairs:
         return max(0, self.signed_s + wait_s - signed_s)
 
     def enrolment_wait_s(self, now_ms: int) -> int:
-        """Return the seconds until a repeated enrolment may replace keys that were never used, or 0."""
+        """Return how many seconds a proxy must wait before it may enrol again, or 0.
+
+        Another enrolment replaces the keys of the earlier enrolment, which the proxy never used.
+        """
         wait_ms = _doubled_s(self.repeats) * 1000
         age_ms = abs(now_ms - self.made_ms) if self.made_ms is not None else wait_ms
         return max(0, -((age_ms - wait_ms) // 1000))

@@ -2,8 +2,9 @@
 
 New gaps in the sequence numbers of a proxy's events appear only above the highest received number. An
 acknowledgement therefore stores only one sequence number. An acknowledgement covers all gaps up to the stored
-sequence number, and no gap that appears later. For faults that the control plane only counts, the
-acknowledgement stores the number of faults.
+sequence number, and no gap that appears later. Some faults, such as repeated sequence numbers and implausible
+times, have only a count. For each of these faults, the acknowledgement stores the count that the operator
+acknowledged.
 """
 
 from __future__ import annotations

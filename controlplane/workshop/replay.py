@@ -100,7 +100,10 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def implied_by_body(self) -> Event | None:
-        """Return an event for the request implied by a request body, if it decided the verdict."""
+        """Return an event of the implied request that decided the verdict, if a body implied this request.
+
+        An implied request is another read or write that a request causes, for example by a name in its body.
+        """
         cause, _, request = (self.implied_request or "").partition(": ")
         if not request or is_cut(request) or cause[:1] == "$" or cause.endswith("@delta"):
             return None
@@ -131,18 +134,21 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def leaves_filter_to_rules(self) -> bool:
-        """Return True if the event does not show its whole filter, so that only its rules can show it.
+        """Return True if the event does not list all transforms of its filter.
+
+        The rules that evaluated the event must then supply the transforms.
 
         If an event has `ruleIds`, the event's transforms name only the properties and items that the proxy
-        removed. An event without `ruleIds` was written by an earlier release, and the event's transforms name
-        the whole filter.
+        removed. An event without `ruleIds` was written by an earlier release. The transforms of such an event
+        list everything that the filter removes, even if the response did not contain it.
         """
         return self.verdict == "filter" and self.rule_ids is not None
 
     def outcome(self, former: Rules | None) -> Outcome:
         """Return the outcome that the audit event records.
 
-        `former` are the rules that evaluated the event, and supply its filter.
+        `former` are the rules that evaluated the request. If the event does not list all transforms of its
+        filter, `former` supplies them.
         """
         if self.rule_id is None:
             verdict = self.verdict if self.reason == _NO_RULESET else REFUSED
@@ -215,8 +221,8 @@ class Rules:
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the transforms of the filter that results if the rules in `rule_ids` are combined.
 
-        Return None if this ruleset did not evaluate the event. This ruleset did not evaluate the event if it
-        lacks a rule with one of these IDs, or if none of the rules is a filter.
+        Return None if this ruleset did not evaluate the event. This ruleset did not evaluate the event if the
+        ruleset lacks a rule with an ID in `rule_ids`, or if none of these rules is a filter.
         """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
@@ -267,8 +273,9 @@ class Replay:
 
         When the request was recorded, the proxy evaluated it against other rules.
 
-        `former` are the rules that evaluated the event when it was recorded. Consider a possible value of an
-        unknown fact only if, with that value, the `former` rules give the recorded outcome.
+        `former` are the rules that evaluated the event when it was recorded. The event lacks some facts of
+        the request. `evaluate` tries each possible value of such a fact, but only values with which the
+        `former` rules give the recorded outcome.
         """
         text = event.target
         if is_cut(text):
@@ -315,10 +322,13 @@ class Replay:
     def _same_effect(
         self, other: Replay, event: Event, target: Target, former: Rules | None
     ) -> Callable[[], bool | None]:
-        """Return a function that compares the effects of two rulesets for one choice of unknown values.
+        """Return a function that compares the effects of two rulesets on an event.
 
-        The returned function returns None if the current choice of values does not lead to the recorded
-        outcome.
+        Each call of the returned function uses another combination of possible values for the facts that the
+        event lacks.
+
+        The returned function returns None if the `former` rules do not give the recorded outcome with the
+        current combination of values.
         """
         ours = self._evaluation(event, target, self.rules.plan(event.method, target))
         others = self._evaluation(event, target, other.rules.plan(event.method, target))
@@ -331,7 +341,8 @@ class Replay:
     def gap(self, event: Event, after: Outcome | Unclear) -> ClosedGap | None:
         """Return the gap by which an earlier release let the event through, if the rules refuse it now.
 
-        Only earlier releases had the gap; the running release has closed it.
+        With the gap, an earlier release let requests pass that the rules now refuse. The running release does
+        not have the gap.
         """
         if not isinstance(after, Outcome) or after.lets_through or not event.lets_through:
             return None
@@ -431,7 +442,7 @@ def _has_no_body(event: Event) -> bool:
 def _in_all(ways: Ways[T], possible: tuple[Outcome, ...]) -> Outcome | Unclear:
     """Return one outcome if all possible outcomes have the same effect.
 
-    The possible outcomes may have different deciding rules.
+    Outcomes with the same effect can have different deciding rules.
     """
     if ways.complete and len({outcome.effect for outcome in possible}) == 1:
         return possible[0]
@@ -536,7 +547,11 @@ class Tally:
         gap: ClosedGap | None = None,
         recorded: Outcome | None = None,
     ) -> None:
-        """Count an event whose recorded outcome is `before`, and whose outcome with the draft is `after`."""
+        """Count an event, and add the event to a group if the draft changes or may change its outcome.
+
+        The argument `before` is the event's outcome without the draft: the recorded outcome, or the outcome
+        with the active ruleset. The argument `after` is the event's outcome with the draft.
+        """
         recorded = None if recorded == before else recorded
         self.events += 1
         if before.transforms is None and isinstance(after, Outcome) and after.verdict == before.verdict:
@@ -562,7 +577,7 @@ class Tally:
     def add_same(self) -> None:
         """Count an event on which the two compared rulesets have the same effect.
 
-        The common effect of both rulesets on the event is not known.
+        The effect itself can depend on facts that the event does not contain.
         """
         self.events += 1
         self.unchanged += 1

@@ -118,8 +118,8 @@ class Audit:
     async def stop(self, deadline: float, *, retry: bool = False) -> AuditStatus | None:
         """Collect the last audit records of ended workers, and send as many events as the deadline allows.
 
-        A failed delivery is repeated only if `retry` is true. Return the final audit status. Return None if
-        this process does not own the audit directory.
+        A failed delivery is repeated only if `retry` is true. Return the state of this host's audit events
+        after the last delivery. Return None if this process does not own the audit directory.
         """
         parts = self._parts
         if parts is None:
@@ -160,7 +160,7 @@ class Audit:
         return self._status
 
     def last_status(self) -> AuditStatus | str:
-        """Return the last audit status that is known, or the reason why no audit status is known."""
+        """Return the last known state of this host's audit events, or the reason why it could not be read."""
         return self._status or self._why_closed
 
     async def _look_now(self) -> None:

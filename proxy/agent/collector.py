@@ -3,8 +3,8 @@
 The collector moves each record exactly once, even if any process is killed at any time.
 
 A pass of the collector reads the available records and gives each record the next sequence number of its
-organisation. The pass writes the journals, and then saves the positions in the spool and the sequence numbers
-in one state.
+organisation. The pass writes the records to the journals. Then the pass saves its positions in the spool and
+the sequence numbers together, in one saved state.
 
 The collector deletes a completely read segment only when both slots of the saved state list the segment as
 used up. So no record is lost if only one slot of the state is readable.
@@ -69,11 +69,10 @@ class Collector:
         collected: Callable[[Sequence[Record], int], None] | None = None,
         settle_seconds: float = 1.0,
     ) -> None:
-        """The callback `collected` receives the collected records.
+        """The callback `collected` receives the collected audit records and the prefix of their request IDs.
 
-        The callback `collected` also receives the prefix of the request IDs of these records.
-
-        After a failed pass, the function `collected` receives the records of that pass again.
+        After a failed pass of the collector, the callback `collected` receives the records of that pass
+        again.
         """
         self._spool = spool_directory(retention)
         self._use = DiskUse(retention)
@@ -156,8 +155,9 @@ class Collector:
     def _start_over(self) -> None:
         """Undo everything that a failed pass of the collector has written.
 
-        On a full disk, data that a failed pass wrote would use the room that the next pass needs. Journal
-        files that are completely sent also use disk space that the next pass needs.
+        On a full disk, data of a failed pass of the collector would use the room that the next pass of the
+        collector needs. Journal files whose events are all sent also use disk space that the next pass of the
+        collector needs.
         """
         self._journal.rollback()
         self._used_up.clear()
@@ -204,7 +204,8 @@ class Collector:
     def _limit_within_reach(self, needed: int) -> int | None:
         """Return the size limit that the agent can meet by dropping journals.
 
-        `needed` is the number of bytes that other data uses.
+        `needed` is the number of bytes that the agent needs without its journals: the other audit files, and
+        the room for a pass of the collector.
 
         Return None if the agent cannot meet a size limit, because data that it must not drop uses too much
         space.
@@ -436,7 +437,8 @@ class Collector:
 def _by_organisation(cursor: Cursor, records: list[tuple[int, bytes]]) -> dict[str, list[Record]]:
     """Return the readable records, grouped by organisation.
 
-    Count the unreadable and the missing records in the cursor of the spool stream.
+    Add the number of unreadable and missing records to the count in `cursor`, which is the state of a spool
+    stream.
     """
     found: dict[str, list[Record]] = {}
     for ordinal, payload in records:
