@@ -1,4 +1,4 @@
-"""The day before the demo: an organisation with weeks of use, and the events of its last day."""
+"""Data from before the demo: an organisation with weeks of use, and the audit events of its last day."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Yesterday:
         self.verdicts: Counter[str] = Counter()  # verdicts of the stored events
 
     async def register(self, system: System) -> Registered:
-        """Write the whole past of the demo to the store.
+        """Write the whole history of the demo's organisation to the store.
 
         The control plane must not run while `register` writes past events to the store.
         """

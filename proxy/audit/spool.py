@@ -74,7 +74,10 @@ def spool_directory(retention: Path) -> Path:
 
 
 def worker_budget(max_bytes: int) -> int:
-    """Return the part of `Audit.MaxDiskBytes` that may be in use when a worker takes another segment."""
+    """Return the number of used bytes up to which a worker may take another spool segment.
+
+    The argument `max_bytes` is the setting `Audit.MaxDiskBytes`.
+    """
     return max_bytes - max_bytes // _RESERVE_SHARE
 
 
@@ -337,7 +340,8 @@ class SpoolWriter:
     def _usable_bytes(self) -> int:
         """Return the number of audit record bytes that fit into any one spool segment.
 
-        The last record of a segment may leave almost MAX_FRAME bytes unused.
+        Almost MAX_FRAME bytes at the end of a segment can stay unused, if the next record does not fit into
+        them.
         """
         table = min(header_bytes(len(self._counts)), self._segment_bytes // _TABLE_SHARE)
         return self._segment_bytes - table - END_MARK_BYTES - MAX_FRAME
@@ -527,7 +531,10 @@ def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
 
 
 def _populate(mapped: mmap.mmap) -> None:
-    """Cause the page faults of mapped memory now, in steps. Other threads can run only between two steps."""
+    """Cause the page faults of mapped memory now, in steps.
+
+    No other thread of the process can run until the current step of page faults ends.
+    """
     for offset in range(0, len(mapped), _POPULATE_STEP):
         length = min(_POPULATE_STEP, len(mapped) - offset)
         try:

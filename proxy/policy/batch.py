@@ -191,8 +191,8 @@ def merged_response(
     `body` is the response that the upstream sent; its array of responses is replaced. `order` has the IDs of
     all sub-requests in the order of the batch. `finished` has the ID and the text of each upstream response;
     the result keeps the order of these responses. `own` maps the ID of a sub-request to the text of the
-    proxy's own response. Each response in `own` is placed before the upstream response that comes next in
-    `order`.
+    proxy's own response. Each response in `own` is placed before the upstream response to the next
+    sub-request of the batch.
     """
     responded = {part_id for part_id, _ in finished}
     before: dict[str, list[bytes]] = {}
@@ -467,8 +467,9 @@ def _relative_url(url: str, version: str, bases: tuple[str, ...]) -> str:
 def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
     """Return the part of a sub-request's absolute `url` after the API version.
 
-    The host and port in `url` may be spelled differently from a base address, as in links of responses. The
-    proxy always sends a sub-request to the upstream, even if the `url` spells the host differently.
+    The host and port in `url` may be spelled differently from the same host and port in a base address, for
+    example in capital letters. The same applies to links in responses. The proxy always sends a sub-request
+    to the upstream, even if the `url` spells the host differently.
     """
     given = parse_address(url)
     for base in bases:

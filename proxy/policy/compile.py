@@ -46,9 +46,10 @@ _NO_PLANS: Final[Any] = {}
 
 
 def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) -> None:
-    """Store an evaluation plan in the memo, by HTTP method and by path or path shape.
+    """Store an evaluation plan in the cache `plans`, by HTTP method and by path or path shape.
 
-    If the memo is full, remove all plans first; the proxy soon makes the plans of common requests again.
+    If the cache of evaluation plans is full, remove all plans from the cache first. The proxy soon makes the
+    plans of common requests again.
     """
     if sum(map(len, plans.values())) >= _MAX_PLANS:
         plans.clear()
@@ -87,8 +88,8 @@ class CompiledRuleset:
     def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
         """Return the evaluation plan that all paths of one shape share.
 
-        Return None if a rule has a condition on a path parameter, because the shape does not contain the
-        parameter's value.
+        Return None if a rule has a condition on a path parameter. A path shape has no object IDs, so it does
+        not contain the parameter's value.
         """
         readings = (Reading(CERTAIN, (Name(shape, shape),)),)
         if self.rules.tests_parameters(readings):

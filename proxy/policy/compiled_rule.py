@@ -101,9 +101,9 @@ class Entry:
 
 @dataclass(slots=True)
 class Candidate:
-    """A rule that matches one resource name of the request path, with the rule's step that applies.
+    """A rule that matches one resource name of the request path, with the checks and the decision that apply.
 
-    If the resource name contains a hidden property, the rule's step blocks the request.
+    If the resource name contains the name of a hidden property, the decision is to block the request.
     """
 
     entry: Entry

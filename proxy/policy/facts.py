@@ -34,7 +34,7 @@ class BodyNeeded(Exception):
 
 
 class Composite:
-    """Placeholder that stands for an object or an empty array in a condition that expects a single value."""
+    """Placeholder that a condition compares instead of a JSON object or an empty array."""
 
 
 COMPOSITE: Final = Composite()
@@ -113,7 +113,7 @@ class RequestFacts:
     def implied(self, method: str, target: Target, document: object = None) -> RequestFacts:
         """Return the facts of a request that another request implies, as if it had been sent separately.
 
-        `document` is the parsed body of the implied request.
+        `document` is the parsed JSON body of the request that another request implies.
         """
         other = self.without_body(method, target)
         if document is not None:
@@ -121,7 +121,7 @@ class RequestFacts:
         return other
 
     def take_document(self, document: object) -> None:
-        """Use an object in the body of another request as the body of the implied request."""
+        """Use an object that was parsed from the body of another request as the body of this request."""
         self._document = _Document(None, self._looks or Looks())
         self._document.root = document
 

@@ -1,8 +1,8 @@
 """Find the requests that a request implies by expanding, naming, binding, creating, subscribing or searching.
 
-Rules evaluate each implied request like a request that the client sends itself. If the path alone does not
-show that an address is a collection, an implied request has several possible addresses. For example, the
-request `GET /groups?$expand=members` implies a read of `/groups/{any}/members`.
+Rules evaluate each implied request like a request that the client sends itself. The path alone may not show
+if an address is a collection or a single object. An implied request then has several possible addresses. For
+example, the request `GET /groups?$expand=members` implies a read of `/groups/{any}/members`.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ _EFFECT_OF_NAMING: Final = {"select": Effect.AT_PLACE, "apply": Effect.CANNOT}
 
 
 class Scope(Enum):
-    """The set of rules that evaluate an implied request."""
+    """The set of rules that evaluate an implied request (a request that another request causes)."""
 
     ALL = "every rule, and the default"
     RULES = "every rule, because only an unlikely interpretation has the request"
@@ -162,14 +162,17 @@ class Scope(Enum):
 
 
 class Suffix(NamedTuple):
-    """Alternatives for the path segments that follow the address of the implying request."""
+    """Path segments to append to the path of a request, to get the path of a request that it implies.
+
+    The field `names` has one tuple of segments for each alternative.
+    """
 
     names: tuple[tuple[str, ...], ...]
     stem: Stem = Stem.WHOLE  # part of the address that precedes them
 
 
 class Way(NamedTuple):
-    """A possible form of an implied request: a method and a target."""
+    """A possible method and target of an implied request (a request that another request causes)."""
 
     method: str
     target: Target
@@ -180,7 +183,7 @@ class Way(NamedTuple):
 
 
 class Implied(NamedTuple):
-    """A request that another request implies, with all the forms that the implied request can have."""
+    """A request that another request causes, for example by `$expand`, with all its possible targets."""
 
     cause: str  # source of the request, such as $expand or members@odata.bind
     ways: tuple[Way, ...]
@@ -192,7 +195,7 @@ class Implied(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """Content that a response gives access to, if a rule spells out the path of the content."""
+    """Content that a response makes accessible without a token, if a rule spells out the content's path."""
 
     cause: str
     method: str
@@ -202,7 +205,7 @@ class Opening(NamedTuple):
 
 
 class Below:
-    """Words that follow the address of a request, as path segments, in the path patterns of rules."""
+    """Names of path segments that follow the path of a request in the path patterns of rules."""
 
     def __init__(self, words: Set[str] = frozenset(), stricter_words: Set[str] = frozenset()) -> None:
         self.words = words  # words that follow the address in any rule
@@ -301,9 +304,10 @@ def _implied_below(
     options: Mapping[str, tuple[str, ...]] | None = None,
     document: object = None,
 ) -> Implied:
-    """Return an implied request below the target's address, or below an object ID after that address.
+    """Return a request that the target implies, with the paths `target/suffix` and `target/{id}/suffix`.
 
-    The request path does not show if the target's address is a collection of objects with IDs.
+    Both paths are possible, because the path of the target alone does not show if the target is a collection
+    of objects.
     """
     known = options or {}
     ways: list[Way] = []
@@ -321,13 +325,15 @@ def _below(target: Target, suffix: Suffix, options: Mapping[str, tuple[str, ...]
 
 
 def readings_below(readings: Iterable[Reading], suffix: Suffix) -> tuple[Reading, ...]:
-    """Return the interpretations of an address extended by the segments in `suffix`.
+    """Append the segments in `suffix` to each interpretation of an address, and return the results.
 
     Raise MalformedTarget if the interpretations have more names than MAX_NAMES.
     """
     readings = tuple(readings)
     if sum([len(reading.names) for reading in readings]) * len(suffix.names) > MAX_NAMES:
-        raise MalformedTarget("the interpretations of the implied requests have too many resource names")
+        raise MalformedTarget(
+            "the additional requests that this request implies, such as by $expand, have too many paths"
+        )
     return tuple(
         [
             Reading(
@@ -382,7 +388,9 @@ def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
 
 
 def _probe(target: Target, cause: str, relation: tuple[str, ...], rest: tuple[str, ...]) -> Implied:
-    """Return an implied read of the relation at the start of a property path; `rest` is the path's end.
+    """Return a read of the first relation in a property path, as a request that the target implies.
+
+    The argument `rest` is the part of the property path after the relation.
 
     The query guards of filters evaluate the implied read that `_probe` returns.
     """

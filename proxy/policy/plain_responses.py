@@ -1,14 +1,14 @@
 """Filter a response in JSON or in any other format.
 
-The filtered response has no hidden property. The filtered response is JSON, or has only plain values that are
-not hidden.
+The filtered response has no hidden property. The filtered response is either JSON or plain values (such as a
+number or a text) that are not a hidden property.
 
 A filter finds properties by their names in the response. A number, a text, or a list of numbers or texts has
 no property names. Only the request path shows if a response without property names, such as a number, is a
 hidden property. OData returns plain values for a property that the path names, for a function or an action,
 and for `/$count`. A response of plain values passes if the path does not name a hidden property. Every other
 response without property names, such as plain values in place of an entity, may be the hidden property
-itself. The filter refuses a response that may be a hidden property.
+itself. The filter refuses each response whose plain value may be the value of a hidden property.
 """
 
 from __future__ import annotations
@@ -243,7 +243,8 @@ def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes
 def _ends(asked: Asked) -> list[Shaped]:
     """Return the shape of the request path in each interpretation that the filter must consider.
 
-    Raise FilterFailed if the request path has no shape, or if a shape is too short.
+    Raise FilterFailed if the path pattern of a rule cannot express the request path, or if the path is too
+    short.
     """
     shapes = shapes_of(*asked)
     if not shapes or any(len(each.shape) < _LEAST_SEGMENTS for each in shapes):
@@ -252,7 +253,9 @@ def _ends(asked: Asked) -> list[Shaped]:
 
 
 def _with_extensions(path: Shaped) -> Shaped:
-    """Return the path's shape in which the names of directory extensions count as words, not as IDs.
+    """Return the shape of a path, in which the name of a directory extension is a word and not an object ID.
+
+    A shape contains the words of a path, with None in place of each object ID.
 
     The name of a directory extension contains an application's ID, but the name as a whole is a property
     name.
@@ -290,7 +293,7 @@ def _refuse_unlisted(transforms: Transforms, path: Shaped) -> None:
 
 
 def _words(path: Shaped) -> tuple[str, ...]:
-    """Return the words of the path's shape, with a text that names no property in place of each ID."""
+    """Return the words of a path, with `/` in place of each object ID, because `/` names no property."""
     return tuple(word or "/" for word in path.shape)
 
 

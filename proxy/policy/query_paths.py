@@ -367,9 +367,9 @@ class _Walk:
             self._named.loose.add(word)
 
     def _is_language(self, name: str, word: str, before: str, after: str) -> bool:
-        """Return whether the word is used as a keyword or a variable at its position in the query.
+        """Return True if the word is a keyword or variable at its position, and not a property name.
 
-        If the word is a keyword or variable, also consume it as part of the query's syntax.
+        If the word is a keyword or variable, also update the state of the parser for the text after the word.
 
         A property may have a name that is also a keyword, such as `date`, `has` or `null`.
         """
@@ -413,5 +413,5 @@ class _Walk:
 
 
 def _within(mode: _Mode) -> _Mode:
-    """Return the kind of query text that stands in the parentheses of an expression or a transformation."""
+    """Return the kind of query text in parentheses that belong to a text of the kind `mode`."""
     return mode if mode is _Mode.TRANSFORMATIONS else _Mode.EXPRESSION

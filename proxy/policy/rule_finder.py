@@ -123,10 +123,11 @@ class RuleFinder:
     def plan_of_readings(
         self, method: str, readings: Sequence[Reading], scope: Scope = Scope.ALL, *, hides: bool = False
     ) -> Plan:
-        """Return the evaluation plan for a request method and the interpretations of a path.
+        """Return the evaluation plan of a request that has the given method and path interpretations.
 
-        If the path names a property that a filter hides, the plan normally blocks the request. A plan with
-        `hides` removes the hidden property from the response instead of blocking the request.
+        If the path names a property that a filter hides, the plan normally blocks the request. If `hides` is
+        True, the evaluation plan removes the hidden property from the response instead of blocking the
+        request.
         """
         # Only expanded relations have options, which may imply further requests.
         last = self._all_pass or scope not in _IMPLYING
@@ -212,9 +213,9 @@ class RuleFinder:
         return {index: found[index] for index in found if CONTENT in found[index].entry.pattern.segments}
 
     def _wanted(self, wanted: Searched) -> dict[int, Candidate]:
-        """Return a candidate for each rule that blocks or filters a path that the search can find.
+        """Return the rules that block or filter the path of an object that a search can find.
 
-        The key of a candidate in the returned dictionary is the index of the candidate's rule.
+        The key of each rule in the returned dictionary is the rule's index in the ruleset.
         """
         found: dict[int, Candidate] = {}
         for entry in self._entries():
@@ -224,9 +225,9 @@ class RuleFinder:
         return found
 
     def openings(self, method: str, readings: Sequence[Reading]) -> tuple[Opening, ...]:
-        """Return each way in which a response to a request can open content without a token.
+        """Return the ways by which the response to a request can give access to content without a token.
 
-        Return an empty tuple if no rule names a path of file content literally.
+        Return an empty tuple if no path pattern of a rule contains a literal path of file content.
         """
         if not self._spells_content:
             return ()
@@ -255,7 +256,7 @@ class RuleFinder:
         return Opening(cause, method, tuple(suffixes), of_any_drive, effect)
 
     def _spells_out(self, method: str, readings: Sequence[Reading], suffix: Suffix) -> bool:
-        """Return True if a rule that blocks or filters may literally name the request path plus `suffix`."""
+        """Return True if a blocking or filtering rule may spell out the request path with `suffix` added."""
         for reading in readings_below(readings, suffix):
             for name in reading.names:
                 found, above, perhaps = self.tree.find_any(name)
@@ -279,7 +280,10 @@ class RuleFinder:
         return _BelowThings(words, stricter | self._names_of_things, self.things, names)
 
     def fitting(self, implied: Implied) -> Implied:
-        """Return an implied request with only those of its addresses that fit the schema best."""
+        """Return the implied request with only those of its possible paths that fit the schema best.
+
+        An implied request is a request that another request causes.
+        """
         if not self._of_things or len(implied.ways) < 2:
             return implied
         fits = [self._fit(way) for way in implied.ways]
@@ -331,8 +335,8 @@ class RuleFinder:
     ) -> list[Candidate]:
         """Return the rules that match the path interpretation or may match it, in file order.
 
-        If several names of the path match one rule, the result contains each step of the rule only once.
-        `of_names` caches candidates.
+        If a rule matches several resource names of the path, the result contains each step (checks and
+        decision) of the rule only once. `of_names` caches candidates.
         """
         best: dict[int, Candidate] = {}
         for name in reading.names:
@@ -356,7 +360,7 @@ class RuleFinder:
         return found
 
     def candidates_of_things(self, reading: Reading, method: str) -> list[Candidate]:
-        """Return a candidate for each rule about schema elements that matches the path interpretation."""
+        """Return the rules that name schema elements and that match the interpretation of the path."""
         certain_only = importance_of(reading.kind, method) != "certain"
         found: list[Candidate] = []
         for each in self.things.findings(reading.names, certain_only=certain_only):
@@ -438,7 +442,7 @@ class _BodyOf(Enum):
 
 
 class ImpliedOfPlan(ImpliedRules):
-    """Finder of the implied requests for the requests of one evaluation plan.
+    """Finder of the additional requests that a request with a given evaluation plan implies.
 
     The finder caches the evaluation plans of the implied requests.
     """
@@ -570,7 +574,7 @@ def _without_delta(name: Name) -> Name:
 
 
 def _hiding(candidate: Candidate) -> Candidate:
-    """Return the rule's candidate, changed to hide the property in the response instead of blocking."""
+    """Return a copy of `candidate` that removes the hidden property from the response instead of blocking."""
     if not candidate.hides:
         return candidate
     decision = Decision("filter", candidate.entry.compiled.rule.id, (), EVERYTHING)
@@ -578,13 +582,13 @@ def _hiding(candidate: Candidate) -> Candidate:
 
 
 def _owner(name: Name) -> Name:
-    """Return the path of the object whose relation or property an implied request names."""
+    """Return the start of an implied request's path, up to the object that has the relation or property."""
     size = name.relations[0] if name.relations else 0
     return Name(name.folded[:size], name.exact[:size], tuple([at for at in name.keys if at < size]))
 
 
 def _searching(compiled: CompiledRule) -> Step:
-    """Return the evaluation step of a compiled rule for a search request.
+    """Return the checks and the decision of a compiled rule for a Microsoft Search request.
 
     A search probes each property, so a rule with a query guard blocks the search.
     """
@@ -594,7 +598,8 @@ def _searching(compiled: CompiledRule) -> Step:
 def _opens(candidate: Candidate, reading: Reading) -> bool:
     """Return True if the rule decides about content addresses in the response, which need no token.
 
-    If the filter has an allow list, the allow list decides which addresses the response contains.
+    If the rule's filter has a list of allowed properties, this list decides which content addresses the
+    response contains.
     """
     if candidate.step.decision.verdict == "allow":
         return True

@@ -2,8 +2,9 @@
 
 A YAML parser that guesses the type of a scalar loses the scalar's spelling. For example, `1.10` becomes 1.1,
 `4.0` becomes 4 and `+47` becomes 47. A plain YAML scalar becomes a `Written` if its Python value would lose
-the scalar's spelling. A `Written` counts as text where text is expected, and as a number where a number is
-expected. A scalar without a special spelling is a plain Python value; `text_of` returns the value's text.
+the scalar's spelling. A `Written` object has the value and the spelling of a scalar. It counts as text if
+text is expected, and as a number if a number is expected. A scalar without a special spelling is a plain
+Python value; `text_of` returns the value's text.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def number_in(text: str) -> int | float | None:
 
 
 def values_meant(text: str) -> tuple[bool | int | float, ...]:
-    """Return the number or boolean for which a lenient parser may take a text, also hexadecimal or octal."""
+    """Return the number or boolean that a lenient parser may read from a text, such as 16 from `0x10`."""
     if text in _TRUTH:
         return (_TRUTH[text],)
     other = _OTHER_BASE.fullmatch(text)

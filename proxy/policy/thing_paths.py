@@ -1,10 +1,10 @@
 """Decide if a path reaches a schema element (type, member or operation) that a rule names.
 
-A blocking rule applies if any step of the path has, or may have, the type of a schema element that the rule
-names. Everything below a schema element in a path counts as a part of this element. A rule that allows is
-stricter than a rule that blocks. An allowing rule applies only if it certainly names the schema element at
-the end of the path. An allowing rule must also name each relation on the path that refers to objects without
-containing these objects.
+A blocking rule applies if it names a schema element that any segment of the path reaches, or may reach.
+Everything below a schema element in a path counts as a part of this element. The conditions for a rule that
+allows are stricter than those for a rule that blocks. An allowing rule applies only if it certainly names the
+schema element at the end of the path. An allowing rule must also name each relation on the path that refers
+to objects without containing these objects.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_INLINE: Final = 16  # levels of nested complex types that are examined
 
 
 class ReachedPath:
-    """The schema steps of one path, and the names from which the steps were made."""
+    """The way of one path through the schema, and the path segments from which its steps were made."""
 
     __slots__ = ("certain", "model", "names", "start", "steps")
 
@@ -65,7 +65,11 @@ class ReachedPath:
 
 
 class Met:
-    """Result of a search for a named thing on a path: YES, MAYBE or NO, and the step's number or -1."""
+    """Result of the search on a path for a schema element that a rule names.
+
+    `held` is YES, MAYBE or NO: if the path reaches such an element. `step` is the index of the path's step
+    that reaches it, or -1.
+    """
 
     __slots__ = ("held", "step")
 
@@ -78,7 +82,7 @@ _NOT_MET: Final = Met(NO, _NONE)
 
 
 def met_by(things: Things, path: ReachedPath) -> Met:
-    """Search the steps of the path for a schema element that the rule names."""
+    """Find the step of the path that most certainly reaches a schema element that the rule names."""
     best = _NOT_MET
     before = relation = _NONE
     steps = path.steps
@@ -128,12 +132,15 @@ def _member_held(things: Things, member: int, owner: int) -> int:
 
 
 def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
-    """Return True if the next step is an object ID or a type cast, which selects some objects of the step."""
+    """Return True if the next segment of the path is an object ID or a type cast, which selects objects."""
     return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
 
 
 def allowed_by(things: Things, path: ReachedPath) -> bool:
-    """Return True if the rule names every thing that a request for the path certainly reads or writes."""
+    """Return True if the rule names each schema element that a request for the path reads or writes.
+
+    Return False if the schema elements that the path reaches are not certain.
+    """
     if not path.certain or not path.steps:
         return False
     covered = named = False
@@ -213,7 +220,7 @@ def response_may_hold(things: Things, path: ReachedPath) -> bool:
 
 
 def end_may_hold(things: Things, path: ReachedPath) -> bool:
-    """Return True if objects at an unambiguous path's end may be, or contain, a thing named by the rule."""
+    """Return True if the rule may name the type or a part of the objects at an unambiguous path's end."""
     end = path.steps[-1]
     if end.type < 0:
         return False
@@ -239,11 +246,10 @@ def ends_with_named(things: Things, path: ReachedPath) -> bool:
 
 
 def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: bool, depth: int) -> bool:
-    """Return True if objects of the schema type may be, or contain, a thing that the rule names.
+    """Return True if objects of the schema type may be, or contain, a schema element that the rule names.
 
-    The search for things that the rule names covers the type, its base types and the complex types within
-    these types. If `navigations` is True, the search for things that the rule names also covers the types
-    that are one relation away.
+    The function examines the type `type_`, its base types, and the complex types within these types. If
+    `navigations` is True, the function also examines the types that are one relation away from `type_`.
     """
     if type_ in things.types or type_ in things.bases:
         return True
@@ -276,7 +282,10 @@ def calls_delta(path: ReachedPath) -> bool:
 
 
 def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
-    """Return the property names at a path's end, if they follow an object that may have a named type."""
+    """Return the property names after the last object of the path.
+
+    Return an empty tuple if this object cannot have a type that the rule names.
+    """
     steps = path.steps
     for at in range(len(steps) - 1, -1, -1):
         step = steps[at]
@@ -289,7 +298,7 @@ def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
 
 
 def step_number(path: ReachedPath, at: int) -> int:
-    """Return the number that a path's step has in texts for people.
+    """Return the number by which a text for people refers to a step (a segment) of the path.
 
     Object IDs, casts and options do not count as steps, because each of them is part of the preceding step.
     """

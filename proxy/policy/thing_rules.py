@@ -46,7 +46,7 @@ STRIPS: Final = 3  # the response may contain a property that the rule blocks
 
 
 class Finding:
-    """A rule about schema elements that applies to a path, by the rule's index in the ruleset."""
+    """A rule about schema elements that applies to a path; `index` is the rule's index in the ruleset."""
 
     __slots__ = ("held", "index", "kind", "transforms")
 
@@ -64,7 +64,7 @@ class Finding:
 
 
 class ThingRule:
-    """One rule about schema elements, resolved against each schema."""
+    """One rule that names schema elements, with the rows of these elements in the tables of each schema."""
 
     __slots__ = (
         "_stripped",
@@ -138,7 +138,7 @@ class ThingRules:
 
     @property
     def facts(self) -> Facts:
-        """Built-in facts about a service that a schema describes; of several services, the first counts."""
+        """Built-in facts, such as packs, about the first service for which such facts exist."""
         for resolver in self._resolvers:
             if resolver.facts.packs:
                 return resolver.facts
@@ -175,7 +175,8 @@ class ThingRules:
     def finds(self, searched: str) -> tuple[tuple[int, Transforms | None], ...]:
         """Return each rule that blocks or filters a type that a search requests.
 
-        Each rule in the result has its index, and its transforms for objects of the requested type.
+        Each item of the result has the rule's index in the ruleset, and the rule's transforms for objects of
+        the requested type.
         """
         found: list[tuple[int, Transforms | None]] = []
         for resolver in self._resolvers:
@@ -199,11 +200,11 @@ class ThingRules:
         return member >= 0 and path.model.member_flags(member) & NAVIGATION != 0
 
     def fit(self, name: Name) -> int:
-        """Return a number from 0 to 2 for how well the schema describes an implied path.
+        """Return a number from 0 to 2 for how well the schema describes one path of an implied request.
 
-        The fit of an implied path is 2 if the schema has each step of the path, and 1 if the schema does not
-        describe the path. The fit of an implied path is 0 if the schema expects an object ID at a position
-        where the path has a relation.
+        An implied request is a request that another request causes. The number is 2 if the schema describes
+        each segment of the path, and 1 if the schema does not describe the path. The number is 0 if the
+        schema expects an object ID at a position of the path that has a relation.
         """
         found = self._schemas.of(name.folded)
         if found is None:
@@ -418,7 +419,7 @@ def _leads_to_part(part: Part, path: ReachedPath) -> bool:
 
 
 def typed_transforms(transforms: Transforms, things: Things, root: int, *, named: bool) -> Transforms:
-    """Return the transforms of a rule in the form for a response whose objects have the type `root`."""
+    """Return the transforms of a rule, adapted to a response whose objects have the schema type `root`."""
     typed: tuple[TypedTransforms, ...] = ()
     if transforms.strip or transforms.allow is not None:
         typed = (TypedTransforms(things, root, named, transforms.strip, transforms.allow),)
@@ -428,7 +429,11 @@ def typed_transforms(transforms: Transforms, things: Things, root: int, *, named
 
 
 def _tells_more(path: ReachedPath, other: ReachedPath) -> bool:
-    """Return True if only `path` is certain; between equally certain paths, if `path` has more steps."""
+    """Return True if `path` describes the request better than `other`.
+
+    A path whose schema elements are certain is better. If both paths are equally certain, the path with more
+    steps is better.
+    """
     if path.certain is not other.certain:
         return path.certain
     return len(path.steps) > len(other.steps)

@@ -43,7 +43,7 @@ class Resolver:
     def members_of(self, name: str) -> list[tuple[int, int]]:
         """Return the pairs of type index and member index for a name of the form `type.member`.
 
-        In the name, `member` is a relation or a property of the schema type `type`.
+        `member` is the name of a relation or property that the schema type `type` has.
         """
         owner, _, simple = name.lower().rpartition(".")
         number = self.model.name_id(simple)
@@ -130,7 +130,7 @@ class Resolver:
     def _elsewhere(self, types: frozenset[int]) -> Iterator[int]:
         """Yield relations that never lead to objects of the given types.
 
-        The schema declares a base type of `types` as the target of each yielded relation.
+        The declared target of each yielded relation is a base type of the given types.
         """
         for name, targets in self.facts.targets.items():
             found = [type_ for target in targets for type_ in self.types_of(target)]

@@ -144,7 +144,7 @@ def spelled(where: Where) -> str:
 
 
 def problem(mark: Mark, where: Where, message: str) -> Problem:
-    """Return a problem with escaped and shortened texts.
+    """Return a problem of a YAML document, with its place and its message escaped and shortened.
 
     Each alias of a YAML document can repeat a very long text.
     """
@@ -291,7 +291,8 @@ class _Builder:
     def _line_end_in(self, event: Any) -> str | None:
         """Return the next-line character if the source of the YAML event contains it; otherwise None.
 
-        No editor shows the next-line character, and YAML reads this character as a space in quotes.
+        Text editors do not show the next-line character (U+0085). In a quoted scalar, YAML reads this
+        character as a space.
         """
         if _NEXT_LINE not in self._text:
             return None

@@ -32,7 +32,7 @@ _MAX_BYTES: Final = 1024 * 1024
 class KillOrder:
     """Content of the emergency stop file, with the names as the author of the file wrote them.
 
-    The rules, and not the emergency stop file, assign an ID to each name in the file.
+    The proxy looks up the IDs of these names in the current rules, because the file need not contain IDs.
     """
 
     everything: bool = False
@@ -43,8 +43,8 @@ class KillOrder:
     def stops(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Stops:
         """Return the IDs of the applications and organisations that the emergency stop file stops.
 
-        `orgs` maps organisation IDs to their names. If several organisations or applications have a name that
-        the file contains, the file stops all of them.
+        `orgs` maps organisation IDs to their names. If several organisations or applications have a name in
+        the file, the emergency stop applies to all of them.
         """
         if self.everything:
             return EVERYTHING_STOPPED

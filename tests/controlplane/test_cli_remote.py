@@ -317,7 +317,7 @@ def response(body: bytes, *fields: bytes, status: bytes = b"200 OK", length: int
 
 
 async def said_of(tmp_path: Path, responded: bytes, *arguments: str) -> tuple[int, str, str]:
-    """Start a server that sends `responded` and closes the connection, and return the command's result."""
+    """Run the command `server` with a server that sends `responded` and closes, and return the result."""
     (tmp_path / "token").write_text("gwt_x")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

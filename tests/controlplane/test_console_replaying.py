@@ -1,6 +1,7 @@
 """Tests of a replay on a draft's page, which runs in steps.
 
-The page's form sends the counts of the earlier steps, and each step adds its own counts.
+The page's form sends the event counts of the earlier replay steps. Each replay step adds the counts of the
+events that it replayed.
 """
 
 from __future__ import annotations

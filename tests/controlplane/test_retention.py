@@ -121,9 +121,9 @@ async def test_an_index_that_is_away_keeps_nothing_in_the_store(plane: Plane, cl
 
 
 async def test_a_receipt_that_lies_ahead_is_corrected(plane: Plane, clock: FakeClock) -> None:
-    """A batch arrives while the clocks of host and proxy are a year ahead.
+    """Test a batch that arrives while the clocks of the control plane and the proxy are a year ahead.
 
-    After the arrival of this batch, the clocks of host and proxy are corrected.
+    After the arrival of this batch, both clocks are corrected.
     """
     org = await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")

@@ -1,8 +1,8 @@
 """Fake of ClickHouse's HTTP interface over the engine chdb, which is installed only in .venv-clickhouse.
 
 The fake ClickHouse supports the parts that a client of ClickHouse uses: queries with parameters and settings,
-INSERTs in any data format, compression, and error codes. The engine chdb does all other work of the fake
-ClickHouse. The fake ClickHouse has no sessions, no users with rights and no replicas.
+INSERTs in any data format, compression, and error codes. The engine chdb executes the queries and INSERTs
+that the fake ClickHouse receives. The fake ClickHouse has no sessions, no users with rights and no replicas.
 
     python clickhouse_server.py DIRECTORY PORT [PASSWORD]
 
@@ -66,7 +66,7 @@ class Engine:
             return self._session.query(sql, form, params=parameters or None)
 
     def insert(self, sql: str, data: bytes, database: str, given: Mapping[str, str]) -> Any:
-        """Run the INSERT with `{}` in place of its data, which the engine reads from a file."""
+        """Run the INSERT `sql`, in which `{}` stands for the data; the engine reads the data from a file."""
         with tempfile.NamedTemporaryFile() as file:
             file.write(data)
             file.flush()

@@ -1,7 +1,8 @@
 """The whole system on one machine: real control plane and proxy processes, fake servers in this process.
 
 `async with System(directory) as system` provides addresses, the applications and their credentials, and the
-command line. The demo and the tests that need a whole system run `System`.
+command line. The class `System` starts the whole system for the demo, and for tests that need the whole
+system.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ time.time_ns = lambda: _time_ns() + _offset.unpack(_page)[0] * 1_000_000_000
 class WallClock:
     """A wall clock that only the proxy's own processes read, so that a test can change its time.
 
-    Programs other than the proxy use a clock with the true time.
+    Programs other than the proxy read the real clock of the host, which the test does not change.
     """
 
     offset: Path

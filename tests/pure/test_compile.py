@@ -27,7 +27,7 @@ def _many(count: int) -> Ruleset:
 
 
 def _rules_looked_at(ruleset: Ruleset, target: str) -> list[int]:
-    """Return, for each path segment of the target, the number of rules that the path tree yields."""
+    """Return the number of rules that the tree of path patterns finds for each name of the target."""
     tree = compile_ruleset(ruleset).rules.tree
     return [len(tree.find(name)[0]) for reading in canonicalise(target).readings for name in reading.names]
 

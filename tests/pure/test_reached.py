@@ -200,7 +200,10 @@ class Naive:
         return Place("many" if type_.collection else "one", type_.name)
 
     def step(self, place: Place, word: str) -> tuple[str, Place] | None:
-        """Return a path's step as text and the position after the step; None for an indeterminate step."""
+        """Return as text the schema element to which `word` leads from `place`, and the place after it.
+
+        Return None if the schema element cannot be determined.
+        """
         if word.startswith("$"):
             return self.option(place, word)
         if place.kind == "service":

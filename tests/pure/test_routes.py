@@ -1,4 +1,4 @@
-"""Tests that the schema gives all routes to a rule's resource, and that open routes are found."""
+"""Tests of routes: requests that reach a rule's resource, some of which the rule does not cover."""
 
 from __future__ import annotations
 

@@ -366,7 +366,10 @@ Request = tuple[str, str, tuple[str, ...]]  # method, target, transforms
 
 @st.composite
 def traffic(draw: st.DrawFn) -> list[Request]:
-    """Return random requests: filters hide some properties that other requests read."""
+    """Return random requests, some of which have a filter that hides a property such as `messages`.
+
+    Other requests of the same list may read these properties.
+    """
     hidden = [(), (), ("strip:messages", "strip:delta"), ("allow:id", "allow:manager.id")]
     requests = []
     for _ in range(draw(st.integers(1, 8))):

@@ -1,4 +1,7 @@
-"""Tests that identity libraries, with other settings, get the proxy's tokens and drop revoked tokens."""
+"""Tests of identity libraries that get their tokens from the proxy because of changed settings.
+
+A library must also drop a token that the proxy no longer accepts.
+"""
 
 from __future__ import annotations
 

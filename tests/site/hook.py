@@ -149,7 +149,7 @@ def _indented(line: str, remove: int, put: int) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the project's pages, files outside docs/ to which pages link, and the script of the search."""
+    """Add files to the site: the project's pages, linked files outside docs/, and the search script."""
     _add("tests/site/search.js", "assets/search.js", files, config)
     for path, uri in PROJECT_PAGES.items():
         if path != "README.md":

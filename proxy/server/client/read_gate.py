@@ -19,7 +19,7 @@ class ReadGate:
     The gate lets the transport read while no reason to pause applies.
 
     The gate pauses the transport when the first reason is added, and resumes it when the last reason is
-    removed. If code gives the same reason to pause twice, the gate counts the reason once.
+    removed. The gate counts each reason only once, even if the code pauses reading twice for the same reason.
     """
 
     __slots__ = ("_reasons", "_transport")

@@ -26,7 +26,7 @@ class State(Enum):
 
 
 class KeepAlive(Enum):
-    """Place of the current response on its connection: the last response, or followed by others."""
+    """Use of a connection after the current response: other responses may follow, or the connection ends."""
 
     PERSIST = "persist"  # another response may follow it
     LAST = "last"  # the last response, as a head has announced; that stays true (RFC 9112 §9.6)

@@ -104,8 +104,9 @@ class Evaluation:
 
         Return None if the proxy must collect the body.
 
-        If only a rule that logs needs the body, the body is collected only if `collectable` is true. If the
-        proxy collects the body, the decision that was made without the body becomes the fallback.
+        If only rules that log need the body, the proxy collects the body only if `collectable` is true. If
+        the proxy collects the body, it stores the decision that was made without the body. The proxy uses the
+        stored decision if it cannot collect the body.
         """
         self._facts = facts
         try:

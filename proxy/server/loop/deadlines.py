@@ -71,8 +71,8 @@ class Deadlines:
     def _postpone_all(self, seconds: float) -> None:
         """Move every deadline to a later time, because the event loop did not run for so many seconds.
 
-        The process or its virtual machine was stopped. The worker may not have read yet the data that clients
-        and upstreams sent, and it set the newest deadlines by a clock that did not include the stop.
+        The process or its virtual machine was stopped. The worker may not have read the data that clients and
+        upstreams sent during the stop. The newest deadlines were computed from a time before the stop.
         """
         for part in self._parts:
             for timed in part:

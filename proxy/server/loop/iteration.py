@@ -1,9 +1,9 @@
 """Process all input of one loop iteration together when it ends, and send all its output together.
 
 If each piece of input were processed at once, the processor would alternate between system calls and proxy
-code. The code and data of system calls replace the code and data of the proxy in the processor's caches. The
-processor would also alternate between the proxy's code for responses and its code for requests, which share
-little.
+code. The code and data of system calls replace the code and data of the proxy in the processor's caches.
+Without this batching, the processor would also alternate between the proxy's code for responses and its code
+for requests, which share little.
 
 If each piece of output were sent at once, each piece would wake the receiving process separately. If the
 receiving process got its input piece by piece, it would sleep after each piece until the next piece arrives.
@@ -55,7 +55,7 @@ class BatchedConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         """Process the data that arrived on the connection.
 
-        If the data has not moved the deadline of the connection to a later time, handle the deadline.
+        If the deadline of the connection has passed even after this processing, call `_on_due`.
         """
         if self._arrived:
             self.take_arrived()
@@ -90,7 +90,7 @@ class LoopIteration:
     def response_arrived(self, upstream: BatchedConnection) -> None:
         """Queue an upstream connection that received a piece of a response.
 
-        The loop iteration calls `take_arrived` of the connection at its end, or sooner.
+        `LoopIteration` calls `take_arrived` of the connection when the loop iteration ends, or sooner.
         """
         self._responded.append(upstream)
         self._expect_end(len(self._responded))
@@ -98,7 +98,7 @@ class LoopIteration:
     def request_arrived(self, connection: BatchedConnection) -> None:
         """Queue a client connection that received the start of a request.
 
-        The loop iteration calls `take_arrived` of the connection at its end, or sooner.
+        `LoopIteration` calls `take_arrived` of the connection when the loop iteration ends, or sooner.
         """
         self._asking.append(connection)
         self._expect_end(len(self._asking))
@@ -106,7 +106,7 @@ class LoopIteration:
     def send_request(self, upstream: BatchedConnection) -> None:
         """Queue an upstream connection that has a request to send.
 
-        The loop iteration calls `send_queued` of the connection at its end, or sooner.
+        `LoopIteration` calls `send_queued` of the connection when the loop iteration ends, or sooner.
         """
         self._to_upstream.append(upstream)
         self._expect_end(len(self._to_upstream))
@@ -114,7 +114,7 @@ class LoopIteration:
     def send_response(self, connection: BatchedConnection) -> None:
         """Queue a client connection that has a response to send.
 
-        The loop iteration calls `send_queued` of the connection at its end, or sooner.
+        `LoopIteration` calls `send_queued` of the connection when the loop iteration ends, or sooner.
         """
         self._to_clients.append(connection)
         self._expect_end(len(self._to_clients))

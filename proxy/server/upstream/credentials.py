@@ -71,7 +71,7 @@ class UpstreamCredential:
         self.report = True
 
     def just_replaced(self, generation: int, now: float) -> bool:
-        """Return True if the token of `generation` recently replaced a refused token.
+        """Return True if the token number `generation` recently replaced a token that the upstream refused.
 
         If the upstream refuses the new token too, the token is not the cause of the refusal. So a request
         whose token is refused again does not wait for a third token.
@@ -116,7 +116,7 @@ class UpstreamCredentials:
         return any(each.valid(now) for each in self._relevant(used))
 
     def settled(self, used: Iterable[UpstreamCredential], now: float) -> bool:
-        """Return True if a credential in `used` is valid, and each credential has its first report.
+        """Return True if a credential in `used` is valid, and the agent has reported on all credentials.
 
         The agent's first report on a credential is a token, or the reason why the token is missing.
         """
