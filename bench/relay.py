@@ -13,7 +13,7 @@ import uvloop
 
 
 class _Side(asyncio.Protocol):
-    """Protocol for one connection of a pair. The relay copies bytes between the connections of a pair.
+    """An asyncio protocol for one of the two TCP connections of a pair.
 
     Bytes that the relay reads from one connection are written to the other connection of the pair.
     """

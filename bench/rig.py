@@ -33,8 +33,8 @@ class Missing(Exception):
 class Upstream:
     """Ports of the upstream servers of a benchmark run.
 
-    Nginx listens on the ports `open`, `guarded` and `tls`. The ports `guarded` and `tls` accept only the
-    upstream credential.
+    Nginx listens on the ports `open`, `guarded` and `tls`. On the ports `guarded` and `tls`, nginx returns
+    401 unless a request has the bearer token that a proxy must send upstream.
     """
 
     open: int

@@ -106,7 +106,11 @@ async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | No
 
 
 async def _position_at(store: Store, link: Link) -> int:
-    """Return the position of the newest block of events that `link` or an earlier link covers."""
+    """Return the position of the block of events that `link` covers.
+
+    If `link` records a purge of events, return the position of the last block that an earlier link covers.
+    Return 0 if no earlier link covers a block.
+    """
     at: Link | None = link
     while at is not None and at.record.kind == "purge":
         at = await store.chain_link(at.record.org_id, at.record.number - 1)

@@ -117,7 +117,7 @@ def archived_link(
 ) -> ArchivedLink:
     """Return a link of the audit chain in the form in which an archive manifest has it.
 
-    `events` are the events of the link's block, or None if the store has no event of the block any more.
+    `events` are the events that `link` covers, or None if the store no longer has any of these events.
     """
     record = link.record
     absent = {at: _hex_at(digests, at) for at, event in enumerate(events or ()) if event is None}

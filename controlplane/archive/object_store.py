@@ -47,7 +47,7 @@ class ObjectStore(ObjectReader, Protocol):
 class Folder:
     """A copy of an archive of audit events, in a directory.
 
-    The control plane never writes to the directory that contains the copy.
+    The control plane never writes to a directory that contains a copy of an archive.
     """
 
     def __init__(self, path: Path) -> None:

@@ -264,7 +264,7 @@ def _app_changes(app: WantedApp, org: str, present: PresentOrg, unborn: set[str]
 def _credential_members(app: WantedApp, held: PresentApp | None) -> Iterator[Member]:
     """Yield the changes to the credential lists of an app.
 
-    Each change shows the ID of every credential that already exists.
+    The old value in each change contains the IDs of the app's existing credentials.
     """
     if app.secret_ends is not None and app.secret is not False:
         secret, after = (None if held is None else held.secret), as_end(app.secret_ends)

@@ -93,7 +93,10 @@ def set_retention(
     org: _Org,
     retention: Annotated[
         Retention,
-        typer.Argument(metavar="base|90d|1y|7y", help="Time for which events are kept; base is 30 days."),
+        typer.Argument(
+            metavar="base|90d|1y|7y",
+            help="Time for which audit events are kept. The value base means 30 days.",
+        ),
     ],
     yes: Annotated[
         bool,

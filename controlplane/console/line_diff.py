@@ -104,7 +104,7 @@ class _Found:
 
 
 def _look_between(before: Sequence[str], after: Sequence[str], found: _Found) -> None:
-    """Collect the pairs of equal lines in a range of two texts, and the ranges that stay unpaired."""
+    """Collect the pairs of equal lines in two texts, and the ranges of lines that stay without a pair."""
     at, new_at = 0, 0
     for end, new_end in [*_held_by(before, after), (len(before), len(after))]:
         if end < len(before):

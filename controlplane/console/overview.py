@@ -47,7 +47,8 @@ class Ranked:
 class Blocked:
     """Rankings of the blocked requests by application and by rule.
 
-    If `counted` is given, the rankings cover only the newest `counted` requests.
+    `counted` is the number of newest blocked requests that the rankings cover. If the rankings cover all
+    blocked requests, `counted` is None.
     """
 
     rankings: Mapping[str, Sequence[Ranked]]

@@ -126,7 +126,8 @@ _ALIASES: Final = {"filter": "q"}  # a parameter of the admin API, and its name 
 def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[str], tuple[str, ...]]:
     """Return the query parameters that the page uses, and a sentence for each unused parameter.
 
-    Without the sentence, an unknown query parameter would seem to have filtered the page.
+    The sentences name the parameters and values that the page ignores. Otherwise, the page would seem to be
+    filtered by the ignored parameters.
     """
     if route.members is None or route.method != "GET":
         return MultiDict(query), ()

@@ -57,8 +57,8 @@ _COLUMNS: Final = (
 class Difference:
     """Difference between two texts of a ruleset.
 
-    The difference by rules is None if one of the texts is not a valid ruleset. The difference by lines is
-    None if the comparison takes too long.
+    `by_rules` is a comparison of the rules, or None if one of the texts is not a valid ruleset. `by_lines` is
+    a comparison of the lines, or None if the comparison takes too long.
     """
 
     by_rules: RulesetDifference | None

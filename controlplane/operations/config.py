@@ -204,7 +204,7 @@ async def _require_visible(context: OperationContext, actor: Actor, wanted: Want
             "a plan needs the role viewer in each organisation that the directory names"
         )
     if wanted.operators is not None and "admin" not in actor.roles.values():
-        raise Forbidden("only an admin can see operators, and apply a directory that lists operators")
+        raise Forbidden("the YAML files list operators: only an admin can see operators and apply such files")
 
 
 async def _with_lines(

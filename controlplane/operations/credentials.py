@@ -174,7 +174,7 @@ async def add_federated(context: OperationContext, actor: Actor, request: AddFed
 async def add_key(context: OperationContext, actor: Actor, request: AddKey) -> AddedCredential:
     """Let an app prove its identity with assertions that it signs.
 
-    The proxy verifies the assertions of the app by the public key in the request.
+    Proxies verify the assertions of the app by the public key that this operation adds.
     """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     with _as_request():

@@ -152,7 +152,7 @@ def found_routes(
     rule: str | None = None,
     every: bool = False,
 ) -> FoundRoutes:
-    """Return the routes that a ruleset leaves open.
+    """Return the open routes: paths, allowed by a ruleset, to data that one of its rules blocks or filters.
 
     Raise InvalidRequest if `rule` is unknown, or if the ruleset has a name that the schema lacks.
     """

@@ -57,7 +57,7 @@ def of_events(events: Sequence[Event], reached: int) -> tuple[Arrived, int]:
 
 
 def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Arrived, int]:
-    """Return the events of parsed batches that follow `reached`, and the position of the last event."""
+    """Return the events after the position `reached`, and the position of the last event of all batches."""
     arrived = Arrived()
     for batch in batches:
         known = max(0, reached + 1 - batch.position)

@@ -106,8 +106,8 @@ class Facets:
 
     Each value has a count: the number of events with this value among the `counted` newest matches.
 
-    Values that are equally frequent are sorted as text. If more than 1,000 paths are equally frequent, the
-    SQLite index compares only 1,000 of these paths.
+    Values that are equally frequent are sorted as text. If more than 1,000 further paths are as frequent as
+    the last path of the result, the SQLite index sorts only 1,000 of these paths.
     """
 
     fields: Mapping[str, tuple[tuple[str, int], ...]]

@@ -74,7 +74,7 @@ class Tokens:
     def expression(self, orgs: Sequence[int]) -> str:
         """Return the FTS5 expression that finds events of the organisations in `orgs`.
 
-        Return "" if the filter and the organisations require no token.
+        Return an empty text if neither the filter nor `orgs` requires an event to have a certain FTS5 token.
         """
         required = [*self.required]
         if 0 < len(orgs) <= _MOST_TOKENS:
@@ -141,8 +141,8 @@ def _required(term: FieldTerm | HasTerm, codes: Codes) -> list[str]:
 def _of_match(name: str, match: Match) -> list[str]:
     """Return the FTS5 tokens that every event has if its value of the field `name` fits `match`.
 
-    Return an empty list if the index has no token for the match, or if its tokens would exclude only few
-    events.
+    Return an empty list if the index stores no FTS5 token for such values, or if the tokens would exclude
+    only few events.
     """
     if name in ("path", "query"):
         return _in_value(match)

@@ -68,9 +68,9 @@ _VALUES: Final = ", ".join("?" * (len(COLUMNS) + 1))
 def telling_damage() -> Iterator[None]:
     """Raise DatabaseError if the content of the search index is unreadable.
 
-    The index writer stores only readable content. Unreadable content of the index therefore means that the
-    disk has damaged the index. For other damage of the file, SQLite raises DatabaseError without this
-    function.
+    The index writer stores only content that the readers of the index can parse. Unreadable content of the
+    index therefore means that the disk has damaged the index. For other damage of the file, SQLite raises
+    DatabaseError without this function.
     """
     try:
         yield
@@ -146,7 +146,7 @@ def read_parts(db: sqlite3.Connection, orgs: Sequence[int] | None) -> list[Part]
 
 @telling_damage()
 def read_codes(db: sqlite3.Connection, part: int, codes: Codes) -> None:
-    """Add new codes from the part's table to the cached dictionary."""
+    """Add the codes of field values that are new in the table of an index part to the dictionary `codes`."""
     sql = f"SELECT code, field, value FROM codes_{part} WHERE code > ?"  # noqa: S608 - a number
     for code, name, text in db.execute(sql, (codes.newest,)):
         value = orjson.loads(text)
@@ -342,8 +342,8 @@ def _purge_part(
 def _remove(db: sqlite3.Connection, part: Part, org: int, rows: Sequence[Sequence[Any]]) -> None:
     """Remove the rows of some events from an index part, but keep the FTS5 tokens of these events.
 
-    The FTS5 tokens of a removed event belong to no row. The tokens of a removed event stay until the whole
-    index part is removed.
+    The FTS5 tokens of a removed event belong to no row. The FTS5 tokens of a removed event stay in the index
+    until the whole index part is removed.
     """
     keys, *columns = zip(*rows, strict=True)
     ((count, newest),) = db.execute(

@@ -1,15 +1,16 @@
 """The interface between the store's tables and a database: jobs, locks, and SQL that all engines share.
 
-A database job is a plain function that reads or writes the database. The database interface runs each job in
-one thread. A job that writes runs in one transaction: if the job fails, none of its changes stay. A write job
-must name its locks, and reads the database only while it holds these locks. A database engine that allows
-only one writer at a time needs no locks. A database engine with several writers acquires a job's locks before
-the job runs, and holds these locks until the job's transaction ends.
+A database job is a plain function that reads or writes the database. The database interface runs all
+statements of a job in the same thread. A job that writes runs in one transaction: if the job fails, none of
+its changes stay. A write job must name its locks, and reads the database only while it holds these locks. A
+database engine that allows only one writer at a time needs no locks. A database engine with several writers
+acquires a job's locks before the job runs, and holds these locks until the job's transaction ends.
 
-Shared SQL may use `?` or `?1` for parameters, `ON CONFLICT` with column names, `CASE` and `RETURNING`. A
-boolean is a number in the database, so a condition is `enabled = 1`. `Dialect` contains the SQL that differs
-between database engines. Shared SQL must not use JSON functions, row numbers or collations. To compare names
-without regard to letter case, shared SQL calls the SQL function `lower`.
+SQL that runs on all database engines may use `?` or `?1` for parameters, `ON CONFLICT` with column names,
+`CASE` and `RETURNING`. A boolean is a number in the database, so a condition is `enabled = 1`. `Dialect`
+contains the SQL that differs between database engines. SQL that runs on all database
+engines must not use JSON functions, row numbers or collations. To compare names without regard to letter
+case, SQL that runs on all database engines calls the SQL function `lower`.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class PostgresDatabase:
         """Return the settled position: all events up to that position are committed and visible to readers.
 
         Only one thread at a time queries the database for the position up to which all events are committed.
-        If several callers wait while another thread reads this position, they share the result of the next
+        If callers wait while another thread reads this position, the callers share the result of the next
         read.
         """
         begun = self._looks_begun
@@ -347,7 +347,7 @@ def _end(raw: psycopg.Connection[TupleRow]) -> None:
 class _Settling:
     """Position up to which all audit events are committed, and open transactions that took event positions.
 
-    A new reader sees all events up to the settled position.
+    A new reader of the database sees all audit events up to the position that the method `position` returns.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Reserved space on the store's disk, so that an emergency stop works even if the disk is full.
 
 The reserve is a file of zeros next to the database. If the disk is full and a write must succeed, the store
-shortens the reserve's file by one piece. The store then repeats the failed write at once, before another
-process can use the freed space. When the disk has plenty of space again, the store extends the reserve's file
-to its full size.
+makes the reserve file 64 KiB smaller. The store then repeats the failed write at once, before another process
+can use the freed space. When the disk has plenty of space again, the store extends the reserve's file to its
+full size.
 """
 
 from __future__ import annotations

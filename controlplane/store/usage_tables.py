@@ -43,7 +43,8 @@ _COUNT_RULE: Final = (
 def count_uses(connection: Connection, batch: NewBatch) -> None:
     """Count the uses of applications and rules in the events of a batch.
 
-    If the store already has an event from an earlier batch, the uses of the event are counted again.
+    If an earlier batch already contained an event, the function counts the event's use of its application and
+    of its rules again.
     """
     newest: dict[str, int] = {}
     for (app_id, _), use in batch.uses.apps.items():

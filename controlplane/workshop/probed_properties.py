@@ -17,7 +17,7 @@ _PROPERTY: Final = re.compile(r"[^\W\d]\w*(?:/[^\W\d]\w*)*")
 
 
 def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]:
-    """Return the hidden properties that the query names, although the filter removes these properties.
+    """Return each hidden property because of which the query guard refuses the query.
 
     Return no property names if the query guard refuses the query for a different reason, such as a search in
     all properties.

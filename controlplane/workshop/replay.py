@@ -162,9 +162,9 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
 
 class Outcome(NamedTuple):
-    """A verdict with its origin.
+    """A verdict, with the rule that gave the verdict or the reason for a refusal by the proxy itself.
 
-    The origin of a verdict is a rule, or the reason why the proxy itself refused the request.
+    `by` is the ID of the rule, or the reason why the proxy itself refused the request.
     """
 
     verdict: str

@@ -1,4 +1,4 @@
-"""List the routes to the data of a rule that its path alone reveals, without a schema."""
+"""List requests that reach the data at a rule's path, derived from this path alone without a schema."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ def thing_by_path(path: str, pattern: Pattern) -> NamedThing | None:
 
 
 def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-    """Yield the routes to a schema element that can be derived from its path, without a schema.
+    """Yield requests that reach the data at a rule's path, derived from this path alone without a schema.
 
-    The routes are for the HTTP methods of a rule, in `methods`.
-
-    If `methods` is empty, the rule applies to all HTTP methods.
+    `methods` has the HTTP methods of the rule. If `methods` is empty, the rule applies to all HTTP methods.
     """
     prefix, address = named.prefix, named.address
     reads, writes = not methods or bool(methods & READS), not methods or bool(methods & frozenset(WRITES))

@@ -65,7 +65,7 @@ def route_warnings(
     """Return a warning for each rule that open routes bypass, and for each rule path outside the schema.
 
     An open route is a request path that the ruleset allows, although it leads to data that the bypassed rule
-    blocks or filters.
+    blocks or filters. A rule also gets a warning if `$expand` lets through objects that another rule hides.
     """
     report = routes_of(ruleset, model, limit=_CHECKED, root=root)
     lines = _lines_of(document, ruleset)

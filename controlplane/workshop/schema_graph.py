@@ -42,7 +42,8 @@ class Edge:
 class Path:
     """Path to the objects of a schema type, without the API version.
 
-    `last` is the last navigation of the path. `last` is None for a path without navigations.
+    `last` is the last navigation property (a relation to objects of a schema type) in the path. `last` is
+    None for a path without navigation properties.
     """
 
     segments: tuple[str, ...]
@@ -56,7 +57,7 @@ class Path:
         return (*self.segments, KEY) if self.many else self.segments
 
     def owner(self) -> tuple[str, ...]:
-        """Return the path segments of the object from which the path's last navigation leads on."""
+        """Return the path segments of the object that has the last navigation property of this path."""
         return self.segments[: -len(self.last.segments)] if self.last is not None else ()
 
 
@@ -106,8 +107,8 @@ class SchemaGraph:
     def paths(self, arrives: Callable[[int], bool], *, through_references: bool = False) -> Iterator[Path]:
         """Yield paths to the schema types for which `arrives` returns True, the shortest path first.
 
-        Each navigation before the last one leads to objects that the previous object contains. If
-        `through_references` is True, each navigation may also lead to objects that are not contained.
+        All navigation properties in a path except the last one must contain their target objects (OData
+        `ContainsTarget`), unless `through_references` is True.
         """
         distance = self._distances(arrives, through_references)
         level = [path for path in self.roots if path.type in distance]

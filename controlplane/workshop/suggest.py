@@ -193,7 +193,8 @@ class Seen:
 class Observations:
     """The recorded requests of an application.
 
-    The memory for the recorded requests depends only on the number of path shapes.
+    The memory for the recorded requests depends only on the number of path shapes. A path shape is a path
+    with placeholders instead of object IDs.
     """
 
     def __init__(self) -> None:
@@ -405,8 +406,8 @@ def suggest(
 
     A filter also blocks paths and queries that name a hidden property. Evaluate the suggested ruleset on the
     same traffic, and pass each request that it blocks to a `Blocked`. Then call `suggest` again with the
-    attributes `unguarded` and `count` of this `Blocked`. Repeat this evaluation and the call of `suggest`
-    until no suggested rule needs to lose its query guard.
+    attributes `unguarded` and `count` of this `Blocked`. Repeat the evaluation and the call of `suggest`
+    until `Blocked.unguarded` is empty after an evaluation.
     """
     name = _plain(name)
 
@@ -425,9 +426,10 @@ def suggest(
 class Blocked:
     """Counts the recorded requests that a suggested ruleset blocks by mistake, because of one of its filters.
 
-    If the query guard of a suggested rule would block an allowed query, the rule loses its query guard. The
-    rule never loses its filter, because the rule without its filter would show more than the recorded
-    responses. If a filter blocks a recorded request, the suggestion leaves out this request.
+    If the query guard of a suggested rule would block an allowed query, `suggest` must remove the query guard
+    of this rule. A suggested rule always keeps its filter. Without the filter, the application would receive
+    more data than in the recorded responses. If a filter blocks a recorded request, the suggestion leaves out
+    this request.
     """
 
     def __init__(self, found: Suggestion) -> None:

@@ -6,8 +6,8 @@ A pass of the collector reads the available records and gives each record the ne
 organisation. The pass writes the records to the journals. Then the pass saves its positions in the spool and
 the sequence numbers together, in one saved state.
 
-The collector deletes a completely read segment only when both slots of the saved state list the segment as
-used up. So no record is lost if only one slot of the state is readable.
+The file of the saved state has two slots. The collector deletes a completely read spool segment only when
+both slots list the segment as used up. So no record is lost if only one slot of the state is readable.
 
 Records that are missing from a stream (a deleted segment, a damaged block) still take sequence numbers.
 Segment headers count records per organisation, so the collector can compute the numbers of missing records.
@@ -97,7 +97,7 @@ class Collector:
         self.stalled: str | None = None  # reason why records stay in the spool
 
     def run_pass(self) -> bool:
-        """Run one pass of the collector.
+        """Move the audit records that are available in the spool into the journals, in one pass.
 
         Return True if more records can be collected immediately. Raise OSError if the pass collected no
         records; the caller then tries again.
@@ -202,13 +202,13 @@ class Collector:
         return True
 
     def _limit_within_reach(self, needed: int) -> int | None:
-        """Return the size limit that the agent can meet by dropping journals.
+        """Return how many bytes the audit directory may use.
+
+        Return None if the agent can't meet this limit by deleting journals, because data that the agent must
+        not delete uses too much space.
 
         `needed` is the number of bytes that the agent needs without its journals: the other audit files, and
         the room for a pass of the collector.
-
-        Return None if the agent cannot meet a size limit, because data that it must not drop uses too much
-        space.
         """
         if needed <= self._limit:
             return self._limit

@@ -560,7 +560,8 @@ class Journal:
     def cut_to_committed(self) -> None:
         """Remove journal files and bytes that are not part of the last saved state.
 
-        Bytes remain without a saved state if a process was killed or a pass failed.
+        Journal bytes that the last saved state does not list remain if a process was killed, or if a pass of
+        the collector failed.
         """
         known = {
             self._path(org_id, file.first): file.length

@@ -72,7 +72,10 @@ class Shipper:
         asked: Callable[[], SyncLinger | None],
         least_linger: float = _LEAST_LINGER,
     ) -> None:
-        """`asked` returns the collection time for events that the control plane requests, or None."""
+        """`asked` returns the collection time that the control plane sent, or None if it sent no such time.
+
+        The agent collects events for this time before it sends a batch that is not full.
+        """
         self._journal = journal
         self._disk = disk
         self._control_plane = control_plane

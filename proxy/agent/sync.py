@@ -78,7 +78,7 @@ class _Older(Exception):
 class _NotInForce(Exception):
     """Error because a sync response can't be accepted or stored.
 
-    The emergency stops in a refused response still apply.
+    The proxy refuses the rules in the response, but still applies the emergency stops in the response.
     """
 
     def __init__(self, why: Exception, stops: Stops) -> None:

@@ -58,8 +58,8 @@ def first_line(data: bytes) -> str:
 def surroundings(secret: str) -> str:
     """Describe the characters around a control plane secret; return an empty text if there are none.
 
-    A secret of another product may begin or end with any character, so `surroundings` examines only the
-    control plane's secrets.
+    A secret of another product may begin or end with a quote or a space. So `surroundings` examines only
+    secrets that the control plane made.
     """
     core = secret.strip("".join(filter(_is_no_part, set(secret))))
     if core == secret or _MINTED.fullmatch(core) is None:

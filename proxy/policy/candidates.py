@@ -40,11 +40,12 @@ def asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
 def counts_for(candidate: Candidate, reading: Reading) -> bool:
     """Return True if a rule is evaluated for a path interpretation.
 
-    A rule is evaluated for each interpretation that the upstream may use.
+    A rule is evaluated for each interpretation of the request path that the upstream may use.
 
-    For an interpretation that the upstream does not use, a rule is evaluated only if the rule spells out
-    segments that no other interpretation produces. A wildcard of a rule does not match segments of such an
-    interpretation, because a wildcard stands for a whole ID.
+    If the upstream does not use an interpretation, the end of its path may differ from all interpretations
+    that the upstream uses. The rule is then evaluated only if it concerns this end of the path: by a literal
+    segment, by a condition on a path parameter, or by a hidden property. A wildcard in the rule's path
+    pattern is not sufficient, because a wildcard stands for a whole ID.
     """
     entry, start = candidate.entry, reading.changed_from
     if not reading.kind & UNTAKEN or start == 0:
@@ -63,7 +64,7 @@ def counts_for(candidate: Candidate, reading: Reading) -> bool:
 
 
 def step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
-    """Return the evaluation step of a rule with a filter for a path below the rule's path pattern.
+    """Return the checks and the decision with which a filter rule applies to a path below its path pattern.
 
     A path that ends with `/$count` or `/$ref` accepts the same queries as the path of its collection.
     """

@@ -62,7 +62,10 @@ class Stem(Enum):
 
 
 def stems_of(name: Name, stem: Stem) -> list[Name]:
-    """Return the beginnings of a request path that `stem` selects, such as the path of its drive."""
+    """Return those prefixes of a request path that `stem` selects.
+
+    For example, `Stem.DRIVE` selects the prefix `/v1.0/me/drive` of the path `/v1.0/me/drive/root/children`.
+    """
     if stem is Stem.WHOLE:
         return [name]
     if stem is Stem.BEFORE_DELTA:

@@ -2,7 +2,8 @@
 
 An evaluation plan contains the rules for one HTTP method and one path. An evaluation plan has one lane for
 each interpretation of the path. A lane is a list of rules in file order, evaluated until a rule decides. The
-verdict of the request is the strictest verdict of all lanes of its evaluation plan.
+evaluation of each lane gives a verdict for the lane's interpretation. The strictest of these verdicts is the
+verdict of the request.
 """
 
 from __future__ import annotations
@@ -517,7 +518,7 @@ def _with_logged(decision: Decision, logged: tuple[str, ...]) -> Decision:
 
 
 def _rules_of_both(first: Decision, second: Decision) -> tuple[str, ...]:
-    """Return the IDs of all rules that contributed to two decisions; empty if only one rule contributed."""
+    """Return the rule IDs of two decisions, each ID once, or no IDs if there is only one rule ID."""
     rule_ids = _merged(first.rule_ids, second.rule_ids)
     return rule_ids if len(rule_ids) > 1 else ()
 

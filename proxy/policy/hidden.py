@@ -34,7 +34,8 @@ class HiddenProperties:
     def words(self) -> set[str]:
         """Return the path words on which the results of `named_below`, `named_within` and `lists` depend.
 
-        The results also depend on the segment `$value`, and on a `$` at the start of a segment.
+        The results of `named_below` and `named_within` also depend on the path segment `$value`, and on a `$`
+        at the start of a segment.
         """
         words = {word for path in (*self._strip, *(self._allow or ())) for word in path}
         return words | {_BATCH} if self.keeps_items else words

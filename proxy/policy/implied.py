@@ -60,9 +60,10 @@ _HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # a host, with or
 class Searched(NamedTuple):
     """Words in path patterns that identify the rules for one type of a Microsoft Search request.
 
-    The path patterns of rules for a searched type end with a word of `words`, or with `**` after a word of
-    `holders`. The path patterns of the rules also contain a word of `among`, and do not contain a word of
-    `apart`.
+    A path pattern belongs to the searched type if its last literal segment is in `words`. If `among` is not
+    empty, the pattern must also have a segment in `among`. A pattern that ends with `**` belongs to the type
+    if its path may end with a name in `holders`, or with such a name and an object ID. A pattern with a
+    segment in `apart` does not belong to the type.
     """
 
     words: frozenset[str]
@@ -327,7 +328,8 @@ def _below(target: Target, suffix: Suffix, options: Mapping[str, tuple[str, ...]
 def readings_below(readings: Iterable[Reading], suffix: Suffix) -> tuple[Reading, ...]:
     """Append the segments in `suffix` to each interpretation of an address, and return the results.
 
-    Raise MalformedTarget if the interpretations have more names than MAX_NAMES.
+    Raise MalformedTarget if all interpretations together would have more than MAX_NAMES extended resource
+    names.
     """
     readings = tuple(readings)
     if sum([len(reading.names) for reading in readings]) * len(suffix.names) > MAX_NAMES:
@@ -423,7 +425,7 @@ def brings_relations(name: Name) -> bool:
 
 
 def _brought_by_delta(target: Target) -> Iterator[Implied]:
-    """Yield the implied reads of relations whose changes a delta query returns.
+    """Yield a read of each relation, such as `members`, whose changes a delta query may return.
 
     The options `$skiptoken` and `$deltatoken` do not show which relations a delta query returns. So the proxy
     removes from the response of a delta query all relations that a rule refuses.
@@ -534,7 +536,7 @@ def may_imply(body: bytes, words: Set[str]) -> bool:
 
 
 def implied_by_members(request: RequestFacts, below: Below) -> Iterator[Implied]:
-    """Yield an implied request for each relation that a member of a written entity binds or creates.
+    """Yield a further request to evaluate for each relation whose objects the body links or creates.
 
     Raise MalformedBody.
     """
@@ -657,7 +659,10 @@ def _address(resource: str, target: Target) -> str:
 
 
 def implied_by_search(request: RequestFacts) -> Iterator[Implied]:
-    """Yield an implied read of each type that a Microsoft Search request names. Raise MalformedBody."""
+    """Yield a read of each type (such as `message`) that a Microsoft Search request names.
+
+    Raise MalformedBody if an item of `entityTypes` is not the name of a type.
+    """
     for value in request.values(("requests", "entitytypes")):
         searched = fold(value) if isinstance(value, str) else ""
         if _WORD.fullmatch(searched):

@@ -1,8 +1,9 @@
 """Remove items from a response unless all conditions of `items: {keep: …}` hold.
 
 - The items of a response are the elements of its `value` array. A document without a `value` array is one
-  object, and the conditions are tested on the object itself. A document with properties in addition to
-  `value` also counts as one object, because the filter would not evaluate these properties.
+  object, and the conditions are tested on the object itself. If a document has properties in addition to
+  `value`, the conditions are tested on the document itself too. Otherwise, the filter would not evaluate
+  these properties.
 - Each condition has one of three results. If the result of a condition is INDETERMINATE, the filter removes
   the item. The filter also removes an item without the property that a condition compares, even if `$select`
   left out this property. The filter also removes an item that is not an object.
@@ -10,7 +11,8 @@
   filter removes the entry. If the filter kept this entry, the application could see the ID of an object
   that it must not see.
 - The filter removes the count of items from every document, because the count includes removed items. Links
-  to the next page stay in the response, so that paging works; a page without items is possible.
+  to the next page stay in the response, so that paging works. A page of the response may therefore have no
+  items.
 - An object within an item is not an item. Conditions under `members` apply to the items or the object at the
   property path. If the object at the property path does not meet the conditions, the filter removes the
   JSON member whose value is this object.

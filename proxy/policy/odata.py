@@ -91,9 +91,10 @@ class Part(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """One interpretation of a path segment, with the names that the segment can have in it.
+    """One interpretation of a path segment, with the names of the segment in this interpretation.
 
-    Each name of a path segment has zero, one or two parts.
+    Each name consists of zero, one or two parts. For example, the name of `chats('19:x')` has a part for
+    `chats` and a part for the key.
     """
 
     kind: int
@@ -233,7 +234,7 @@ class ColonForm(NamedTuple):
 
 
 def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
-    """Return the forms in which rules can name a path with file paths between colons.
+    """Return each form in which a rule can name a path, if the path contains a file path between colons.
 
     An example of a path with a file path between colons is `/root:/a/b:/content`.
 

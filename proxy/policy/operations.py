@@ -42,8 +42,12 @@ _NOT_COLLECTIONS: Final = frozenset(("v1.0", "beta", "me", "root", "manager", "d
 def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
     """Return the positions of those wildcards in a path pattern that may match an object ID.
 
-    A wildcard may match an object ID if it follows a literal segment that may be a collection, or a wildcard
-    that cannot match an object ID.
+    The first segment of a pattern is never such a position. A later wildcard may match an object ID in these
+    cases:
+
+    - The segment before the wildcard can be the name of a collection.
+    - The segment before the wildcard is another wildcard that cannot match an object ID.
+    - All segments before the wildcard are wildcards.
     """
     found: list[int] = []
     for at in range(len(segments)):

@@ -67,8 +67,8 @@ def shapes_of(method: str, target: Target) -> list[Shaped] | None:
 
     A shape contains the words of a path, with None in place of each object ID.
 
-    Return None if the path pattern of a rule cannot express one of the shapes. The argument `method` must be
-    in capitals.
+    Return None if, for one of the interpretations, no path pattern of a rule can describe the path. The
+    argument `method` must be in capitals.
     """
     found: dict[Shaped, None] = {}
     for reading in target.readings:

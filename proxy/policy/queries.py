@@ -107,7 +107,7 @@ class QueryGuard:
         return self._hides_any(named, searched)
 
     def _may_name(self, texts: list[str], searched: set[str]) -> bool:
-        """Return True if the query texts may name a removed property, after a quick search for its words."""
+        """Return False only if a quick text search shows that the query names no removed property."""
         text = "\n".join(texts)
         if not text.isascii() or "\\" in text:
             return True

@@ -371,7 +371,7 @@ class RuleFinder:
         return found
 
     def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:
-        """Return a candidate for each rule pattern that matches a name of the path or of a parent path."""
+        """Return the rules whose path pattern matches the resource name or a path above it, as candidates."""
         candidates: list[Candidate] = []
         perhaps: list[Entry] = []
         if ANY_NAME in name.folded:
@@ -418,7 +418,7 @@ class _BelowThings(Below):
 
 
 def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
-    """Return the evaluation step of a rule that matches schema elements, for a path that the rule matches."""
+    """Return how a rule about schema elements applies to a path: its checks and its decision."""
     if finding.kind == HIDES:
         return compiled.blocking
     step = compiled.step

@@ -65,10 +65,10 @@ class ReachedPath:
 
 
 class Met:
-    """Result of the search on a path for a schema element that a rule names.
+    """Result of a search in the steps of a path for a schema element that a rule names.
 
-    `held` is YES, MAYBE or NO: if the path reaches such an element. `step` is the index of the path's step
-    that reaches it, or -1.
+    `held` says if the path reaches such an element: YES, MAYBE or NO. `step` is the index of the path's step
+    that reaches the element, or -1 if no step reaches such an element.
     """
 
     __slots__ = ("held", "step")

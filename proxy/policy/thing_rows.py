@@ -130,10 +130,9 @@ class Things:
         self._may_hold: dict[tuple[int, bool], bool] = {}
 
     def known_to_hold(self, type_: int, navigations: bool) -> bool | None:
-        """Return the cached result of the search in a schema type for things that the rule names.
+        """Look up if objects of a schema type may contain an object or a property that the rule names.
 
-        The cached result is True if objects of the schema type may contain an object or a property that the
-        rule names. Return None if no result is cached.
+        Return the cached result, or None if no result is cached.
         """
         return self._may_hold.get((type_, navigations))
 

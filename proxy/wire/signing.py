@@ -80,7 +80,7 @@ def sign_unchanged(secret: bytes, request_signature: str, version: str) -> str:
 
 
 def verify_unchanged(secret: bytes, request_signature: str, version: str, signature: str) -> bool:
-    """Return whether the holder of the secret signed exactly the given version as the active version."""
+    """Return whether the holder of the secret signed a 304 for exactly this version of the rules."""
     if _SIGNATURE.fullmatch(signature) is None:
         return False
     return hmac.compare_digest(sign_unchanged(secret, request_signature, version), signature)

@@ -2,10 +2,10 @@
 
 Each run is killed one step later than the previous run.
 
-A step of the start is an access to a file in the control plane's directory, or a migration. After each kill,
-the program runs the same command again in the same directory. The program prints the exit status of each
-repeated command on a separate line. The program stops when a command finishes before it reaches the step at
-which it would be killed.
+Each access to a file in the control plane's directory counts as one step, and so does each migration of the
+database. After each kill, the program runs the same command again in the same directory. The program prints
+the exit status of each repeated command on a separate line. The program stops when a command finishes before
+it reaches the step at which it would be killed.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ async def test_a_token_is_shown_once_and_revoked_with_its_proxies(plane: Plane) 
         assert "with the enrolment token k8s" in own
         assert "Renews its keys" in own
         assert (await renew(proxy)).status == 200
-        assert "1 h after the first use of the new ones" in (await visitor.get("/proxies/edge-1")).text
+        assert "1 h after the proxy first uses its new keys" in (await visitor.get("/proxies/edge-1")).text
         form = {"name": "edge-1", "expected": "2", "graceSeconds": "3600"}
         replaced = (await visitor.post("/proxies/edge-1/secrets", form)).text
         assert "the proxy ignores the file at <code>Agent.IdentityPath</code>" in replaced

@@ -161,10 +161,10 @@ def _cut(file: sqlite3.Connection) -> None:
 
 
 def _purge_before_the_first(file: sqlite3.Connection) -> None:
-    """Insert a forged purge link before link 1, because the verification of a chain begins with link 1.
+    """Insert a forged link with number 0, which records a purge, into the hash chain.
 
-    If the verification accepted the purge in link 0, it would not report that the events of the deleted block
-    are missing.
+    The verification of a hash chain begins with link 1. If the verification accepted the purge in link 0, it
+    would not report that the events of the deleted block are missing.
     """
     file.execute("INSERT INTO chain SELECT org_id, 0, 'purge', chained_ms, position, count, '', x'',"
                  " CAST('{\"gone\":[0,1,2]}' AS BLOB), link, mac FROM chain WHERE number = 3")  # fmt: skip

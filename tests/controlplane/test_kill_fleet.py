@@ -356,7 +356,7 @@ async def test_kills_lose_no_acknowledged_batch_double_none_and_sign_nobody_out(
 
 
 async def _tail_shows_events_of_the_other(fleet: Fleet, browser: Browser, load: Load) -> None:
-    """Check that events arrive at once, although the tail itself polls the store only every five seconds."""
+    """Check that a live tail shows new events without delay, although it polls the store every 5 s."""
     first, second = fleet.planes
     url, headers = f"http://127.0.0.1:{first.console}/admin/v1/audit/tail", {"Cookie": browser.cookie}
     async with fleet.session.get(url, headers=headers) as response:

@@ -1,4 +1,4 @@
-"""Tests of the outbox of an index that stores complete ranges, on both database engines of the store."""
+"""Tests of the event ranges that the store's outbox gives to a search index, on both database engines."""
 
 from __future__ import annotations
 

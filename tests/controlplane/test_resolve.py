@@ -47,7 +47,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
 
 
 class Asked:
-    """Resolver of references, and the ids that the resolver collected as subjects for the operator log."""
+    """Resolver that finds store rows by name or ID, and notes the IDs of their organisations in `about`."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.about: set[str] = set()

@@ -103,7 +103,7 @@ async def test_a_range_that_is_written_again_after_a_sigkill_adds_nothing(
 async def test_several_writers_at_once_write_each_event_once(
     server: ClickHouse, index: ClickHouseIndex, store: SqliteStore, tiers: Tiers
 ) -> None:
-    """A server and commands write the outbox at the same time, with ranges of different lengths."""
+    """Three writers index the events of one outbox at the same time, in batches of different sizes."""
     await commit(store, range(60))
     others = [ClickHouseIndex(f"{server.url}/{index._database}", tiers=tiers) for _ in range(3)]
     writers = [

@@ -40,7 +40,10 @@ from tests.controlplane.search_events import (
 
 
 class PlainTable:
-    """SQL dialect of a test table: one column of folded text for each field, or JSON for several values."""
+    """SQL dialect of a table for tests, which has one column for each field of an event.
+
+    The column of a field with several values contains a JSON array. All texts are case-folded.
+    """
 
     org, time, position = "org_id", "time_ms", "position"
 

@@ -224,7 +224,7 @@ async def test_jobs_run_while_a_control_plane_leads() -> None:
 async def test_a_control_plane_that_stopped_leaves_no_note(
     two: TwoStores, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopping control plane leaves no record, even if its note about the lost lead is stored late."""
+    """Check that a stopped control plane leaves no presence record, even if its last write is slow."""
     written, has_begun, may_go_on = postgres_database._write, threading.Event(), threading.Event()
 
     def delayed(*given: Any) -> Any:

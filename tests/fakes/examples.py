@@ -56,7 +56,8 @@ def _example(published: dict[str, Any]) -> Example:
 def _headers(published: list[list[str]]) -> tuple[tuple[str, str], ...]:
     """Return the headers without Content-Length.
 
-    The published Content-Length is often wrong, and the sender computes the right length.
+    The `Content-Length` in the published examples is often wrong. The fake server computes the correct length
+    from the body.
     """
     return tuple((name, value) for name, value in published if name.lower() != "content-length")
 

@@ -178,7 +178,7 @@ class Running:
                 await asyncio.sleep(0.02)
 
     def alive(self, **gauges: int) -> None:
-        """Write gauge values of the live workers into the counter pages of these workers."""
+        """Write values of a live worker into the shared memory page of each worker's counters."""
         for page in self.counters.workers:
             page.values[c.ALIVE_AT] = int(time.time())
             page.values[c.SPOOL_READY] = 1

@@ -149,7 +149,10 @@ async def test_an_organisation_and_everything_are_stopped_and_lifted_apart(tmp_p
 
 
 async def test_a_stop_that_an_agent_wrote_and_died_of_telling_is_told_by_the_next(tmp_path: Path) -> None:
-    """The next agent finds the stop on disk, and the control plane reports no change since the stop."""
+    """A new agent applies an emergency stop that the killed agent had only written to disk.
+
+    The control plane reports no change after this emergency stop.
+    """
     async with system_with(tmp_path) as system, client_of(system) as client:
         assert await code(client) == ""
         agent = processes(system)["agent"]

@@ -398,7 +398,7 @@ class TestEncodedQuestionMark:
 def test_the_time_of_a_query_grows_with_its_length_only(
     hiding: Transforms, query: Callable[[int], str], longest: int
 ) -> None:
-    """Four times the length may take eight times the time, but not sixteen times, as with a square."""
+    """A query of four times the length may take eight times as long, but not sixteen times (quadratic)."""
     guard = QueryGuard(hiding)
     short, long = (canonicalise(f"/v1.0/users?{query(n)}") for n in (longest // 4, longest))
     assert short.options

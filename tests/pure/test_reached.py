@@ -162,7 +162,11 @@ def test_overloads_that_return_different_types_are_indeterminate_and_named() -> 
 
 @dataclass(frozen=True)
 class Place:
-    """Position after the steps of a path; `kind` is service, one (object), many, value or end."""
+    """Position in the schema after the segments of a path.
+
+    `kind` is `service` (the root), `one` (an object), `many` (a collection), `value` (a simple value) or
+    `end` (no further segment).
+    """
 
     kind: str
     type: str | None = None

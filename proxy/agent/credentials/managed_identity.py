@@ -1,7 +1,7 @@
 """Providers that use this machine's managed identity.
 
-One provider returns the managed identity's own token. The second provider returns a token of an Entra
-application that trusts the managed identity.
+One provider returns an upstream token that Microsoft Entra issued to the managed identity itself. The second
+provider returns a token that Microsoft Entra issued to an application that trusts the managed identity.
 """
 
 import aiohttp
@@ -12,7 +12,7 @@ from proxy.outbound.machine_identity import ManagedIdentity, NoMachineToken, mac
 
 
 class ManagedIdentityProvider:
-    """Provider of the managed identity's own token."""
+    """Provider of upstream tokens that Microsoft Entra issued to the managed identity itself."""
 
     def __init__(self, identity: ManagedIdentity, session: aiohttp.ClientSession, scope: str) -> None:
         self._identity = identity

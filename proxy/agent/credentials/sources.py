@@ -115,7 +115,7 @@ def _token_file(identity: IdentitySettings) -> Path:
 def upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
     """Return the vault secret of each upstream identity, by the identity's name.
 
-    The vault secret authenticates the upstream identity.
+    With the vault secret, the agent authenticates to Microsoft Entra as the application of the identity.
     """
     credentials = settings.credentials
     if credentials.provider != "managed-identity-key-vault":

@@ -1,8 +1,9 @@
 """Facts about Microsoft Graph that its schema does not contain, each fact with its documentation page.
 
 The documentation page of a fact is below https://learn.microsoft.com/graph/api/ unless the fact gives another
-address. If the upstream's schema lacks a name that a fact uses, the proxy ignores that name. Examples of a
-schema without some names are an older schema and the schema of a national cloud.
+address. If a fact names an element, such as a type or an operation, that the upstream's schema lacks, the
+proxy ignores this name. Examples of a schema without some names are an older schema and the schema of a
+national cloud.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class KnownSecrets:
 
     The key never leaves this process.
 
-    A remembered secret stays correct as long as the application has the secret's hash.
+    A remembered secret is accepted only while its hash is among the secret hashes of the application.
     """
 
     def __init__(self) -> None:

@@ -58,6 +58,9 @@ class BufferBudget:
         return cuts
 
     def forget(self, reader: object) -> None:
-        """Stop counting the bytes for `reader`, a client that has read all bytes or has disconnected."""
+        """Subtract the bytes that wait to be sent to the client `reader` from the total of unsent bytes.
+
+        `reader` has read all bytes or has disconnected, or its bytes are counted again.
+        """
         size, _ = self._slow.pop(reader, (0, None))
         self.unsent -= size

@@ -82,7 +82,7 @@ class UpstreamUser:
     to_head_request: bool  # the response has no body, no matter what its head says
 
     def upstream_ready(self, upstream: UpstreamConnection) -> None:
-        """Use the upstream connection that the pool has just assigned to this user."""
+        """Send the request on the upstream connection that the pool has just assigned to the request."""
         raise NotImplementedError
 
     def upstream_lost(self, error: UpstreamLost) -> None:
