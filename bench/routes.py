@@ -2,9 +2,10 @@
 
     python -m bench.routes METADATA [--all] [--references]
 
-METADATA is the schema file that Graph serves as /v1.0/$metadata. `--all` also prints each open route, for the
-rules that match by resource and for the rules that allow jobs. `--references` also counts routes that go on
-from an object that the previous object of the path references, but does not contain.
+METADATA is the schema file that Graph serves as /v1.0/$metadata. `--all` also prints each open route of two
+rulesets for each target. The first ruleset blocks the target by the name of a resource or operation. The
+second ruleset allows the paths that an application needs, and blocks everything else. `--references` also
+counts routes that go on from an object that the previous object of the path references, but does not contain.
 """
 
 from __future__ import annotations

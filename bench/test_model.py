@@ -1,4 +1,4 @@
-"""Measure a Graph schema: parsing, flat form, loading, and paths that are not cached.
+"""Benchmarks of a Graph schema: parsing, encoding for proxies, loading, and finding the type of a path.
 
 The environment variable SCHEMA names a file with Microsoft Graph's `$metadata` document for this benchmark.
 """

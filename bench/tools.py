@@ -63,7 +63,10 @@ def _packaged_envoy() -> str | None:
 
 @cache
 def nginx_modules() -> str | None:
-    """Return nginx's module directory, if it has lua-cjson and the modules for the jobs J2 and J4."""
+    """Return nginx's module directory, if nginx has its Lua module and lua-cjson is installed.
+
+    The benchmark jobs J2 (evaluate a rule) and J4 (remove properties) need both.
+    """
     nginx = find("nginx")
     if nginx is None:
         return None

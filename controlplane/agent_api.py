@@ -1,10 +1,10 @@
 """The four signed endpoints of the agent API: verify a request, call its handler, and sign the response.
 
 The checks of a signed request run in the order of their cost, the cheapest first. So a caller without a valid
-signature learns nothing and spends more than the server does. The agent API first checks the API key, the
-timestamp and the form of the signature, which are all in the request head. After the check of the request
-head, the agent API reads the body up to its limit and verifies the signature. The agent API parses no body
-before it has verified the signature.
+signature learns nothing, and each request costs the caller more work than it costs the server. The agent API
+first checks the API key, the timestamp and the form of the signature, which are all in the request head.
+After the check of the request head, the agent API reads the body up to its limit and verifies the signature.
+The agent API parses no body before it has verified the signature.
 
 Every response to a request with a valid signature is signed, including errors. So a forged response from an
 intermediary cannot make a proxy delete audit events. A response to a request without a valid signature is not

@@ -171,7 +171,10 @@ class Demo:
     # Evaluation
 
     async def replayed(self) -> list[str]:
-        """Return the changes that a replay of the stored events with the same rules reports."""
+        """Replay the stored events with the unchanged demo rulesets, and return each change of a verdict.
+
+        Also return each ruleset for which the replay found no event.
+        """
         files = [str(RULESETS / name) for name in ("hr-sync.yaml", "reporting.yaml")]
         report = await asyncio.gather(
             *(self.system.cli("ruleset", "replay", file, "--org", self.system.org_id) for file in files)

@@ -354,8 +354,8 @@ API: Final = {
     ),
     "mixedOrganisations": Text(
         "The events of one batch belong to several organisations.",
-        "A proxy of this release does not send a batch with events of several organisations. "
-        "Check the program that sent the batch.",
+        "Correct the program that sent the batch: each batch must contain events of only one "
+        "organisation. Proxies of this release send only such batches.",
     ),
     "invalidSignature": Text(
         "The header `X-Hmac-Signature` does not match the request, because the secret is "

@@ -36,7 +36,10 @@ asyncio.timeout(PATIENCE_SECONDS)
 
 
 def test_what_must_happen_is_awaited_patiently() -> None:
-    """A wait with another limit gives this limit a name that says what it is for."""
+    """No wait limit in a test is a literal number between SILENCE_SECONDS and PATIENCE_SECONDS.
+
+    A test that needs such a limit uses a constant whose name says what the limit is for.
+    """
     hasty = [
         f"{file.relative_to(TESTS)}:{line}: {seconds} s"
         for file in sorted(TESTS.rglob("*.py"))

@@ -2,9 +2,9 @@
 
 The verification computes each chain link from the link before it. The verification computes each block's
 digest from the block's events. A chain link that somebody kept outside the archive proves that the control
-plane made the archived chain. If the archive begins with the first link of the chain, the link kept elsewhere
-proves that no earlier archive object is missing. An archive may also begin after a link that an operator
-kept; then objects from before that link do not count as missing.
+plane made the archived chain. If the archive begins with the chain's first link, a link kept outside the
+archive also proves that no object before that link is missing. An archive may also begin after a link that an
+operator kept; then objects from before that link do not count as missing.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Typed:
 
     @property
     def proxy(self) -> str:
-        """Name of the command that starts the proxy, in the same form as `program` for the control plane."""
+        """Command that starts the proxy: `graphward-proxy`, or `python -m proxy` without an installation."""
         return proxy_beside(self.program)
 
 

@@ -92,7 +92,10 @@ def _described(file: Path, found: FoundRoutes, *, every: bool) -> Iterator[str]:
     if found.skipped_rules:
         yield f"{found.skipped_rules} more rules were not examined: the ruleset has too many routes"
     if not found.rules:
-        yield f"{found.name}: no rule names a resource that can be reached by other routes"
+        yield (
+            f"{found.name}: no routes were examined, because no rule was found that effectively blocks or"
+            " filters a resource"
+        )
 
 
 def _some_routes(found: RuleRoutesFacts) -> Iterator[str]:

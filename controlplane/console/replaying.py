@@ -159,7 +159,8 @@ def _so_far(form: Mapping[str, str], digest: str) -> Replayed:
         groups = carried.replayed.groups
         if len(groups) > MAX_GROUPS or any(group.change not in CHANGES for group in groups):
             raise ValueError(
-                "the replay state in the form has too many groups, or a group with an unknown change"
+                "the replay state in the form has too many groups of changed verdicts, or a group with an"
+                " unknown kind of change"
             )
     except (msgspec.DecodeError, ValueError):
         raise InvalidRequest(

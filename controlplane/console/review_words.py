@@ -44,7 +44,7 @@ def statements(replayed: Replayed) -> tuple[Statement, ...]:
 
 
 def basis(replayed: Replayed) -> tuple[str, ...]:
-    """Return sentences about the data behind the effects: the period, the number of events, and gaps."""
+    """Return sentences about the events that a replay evaluated: their period, their number, and gaps."""
     whose = f"of {', '.join(replayed.apps)}" if replayed.apps else "of every app"
     asked = replayed.events - replayed.unasked
     period = f"from {_minute(replayed.from_)} to {_minute(replayed.to)} UTC"
@@ -105,7 +105,10 @@ def _statement(change: str, groups: Sequence[ChangeFacts]) -> Statement:
 
 
 def _properties(groups: Iterable[ChangeFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the properties that become visible or hidden through the changes in all groups."""
+    """Return all properties that become visible in responses, and all properties that become hidden.
+
+    Each of the `groups` stands for requests whose outcome a draft of the ruleset changes in the same way.
+    """
     shown: dict[str, None] = {}
     gone: dict[str, None] = {}
     for group in groups:

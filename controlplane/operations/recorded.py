@@ -170,7 +170,7 @@ _former: Final[Lately[tuple[str, int], Rules | None]] = Lately(8)
 
 
 class FormerRules:
-    """Rules that evaluated past events of an application, found by the ruleset version in the events.
+    """Rules that evaluated an application's past requests, found by the ruleset version in the audit events.
 
     An event names the ruleset version of its application, but not the ruleset. The result is wrong if the
     application's ruleset was replaced by another ruleset after the event.

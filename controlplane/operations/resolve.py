@@ -215,8 +215,8 @@ class Resolver:
 
         `role_in` is the organisation in which the operation changes a role of the operator. If `role_in` is
         given, the line in the operator log names only this organisation, not the operator's other
-        organisations. Everybody who may look at the organisation `role_in` sees in the operator log that the
-        role changed.
+        organisations. In the operator log, every operator with permission to view the organisation `role_in`
+        can see that the role changed.
         """
         operator = await self._store.operator(reference)
         if operator is None or not _may_see(actor, operator):

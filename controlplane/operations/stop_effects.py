@@ -209,9 +209,9 @@ async def _current(
     """Return the current sync version of some proxies that sent a heartbeat since the emergency stop.
 
     If very many proxies sent a heartbeat since the emergency stop, the function reads the sync version of
-    only a limited number of proxies. It reads first the sync versions of proxies whose last heartbeat alone
-    does not confirm the emergency stop. A heartbeat alone confirms the emergency stop if the proxy's rules
-    were synced after the stop was set.
+    only a limited number of proxies. The function first reads the sync version of each proxy whose last
+    heartbeat is not enough to confirm the emergency stop. A heartbeat alone confirms the emergency stop if
+    the proxy's rules were synced after the stop was set.
     """
     heard = [
         (_confirms(each.heard, stopped_ms, None), each.proxy.proxy_id)

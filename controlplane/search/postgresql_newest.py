@@ -1,9 +1,9 @@
 """Search for the newest matches in PostgreSQL within a time limit.
 
-The search begins with the entire query, because an index may find the few events that match. If the entire
-query takes too long, the search continues in steps: each step reads a limited number of events, newest first.
-If the time limit ends the search, the search returns the time and the position of the last event that it has
-read. A next search can continue from there.
+The search first sends PostgreSQL one query over all events, because an index may quickly find the matches if
+they are few. If the query over all events takes too long, the search continues in steps: each step reads a
+limited number of events, newest first. If the time limit ends the search, the search returns the time and the
+position of the last event that it has read. A next search can continue from there.
 """
 
 from __future__ import annotations

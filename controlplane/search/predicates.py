@@ -104,7 +104,7 @@ def has_phrase(term: TextTerm, said: str) -> bool:
 
 
 def phrase(folded: Iterable[str], *, prefix: bool) -> str:
-    """Return the words of a phrase in the form that `said_in` gives to a text.
+    """Join the folded words of a phrase with spaces, as `said_in` joins the words of a text.
 
     If `prefix` is True, the last word also matches each longer word that begins with the last word.
     """

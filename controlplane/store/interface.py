@@ -841,7 +841,10 @@ class NewLogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogBound:
-    """The limit on operator log lines: the number for one name and one operation since a given time."""
+    """Limit for the operator log: at most `most` lines about one operator and operation since `since_ms`.
+
+    Lines about successful operations do not count.
+    """
 
     since_ms: int
     most: int
@@ -1139,7 +1142,7 @@ class ArchiveSource(Protocol):
         """Save `upto` as the end of the event range that an archive writes next, and return the range's end.
 
         If an earlier call saved an end for a range with the same start `after`, return the earlier end. The
-        store keeps the end until the archive requests a range with a different start.
+        store keeps this saved end until the archive requests a range with a different start.
         """
 
 
@@ -1209,7 +1212,9 @@ class RegistryStore(Protocol):
         """
 
     async def note_key_use(self, api_key_digest: bytes, address: str) -> KeyUse | None:
-        """Record a call with the given key of a proxy. Return None if the key does not exist any more.
+        """Record that a proxy called the agent API with the API key that has the given digest.
+
+        Return None if the key does not exist any more.
 
         The first call with a new key makes the older keys of the proxy expire earlier. A call with any key of
         a retired proxy ends the retirement of the proxy.
@@ -1661,7 +1666,7 @@ class TombstoneStore(Protocol):
         """
 
     async def delete_schema(self, org_id: str, root: str) -> str:
-        """Delete the current schema of the root path, and return the digest of this schema.
+        """Delete an organisation's current schema of the service at the path `root`, and return its digest.
 
         Raise Conflict if an active ruleset names the schema.
         """

@@ -39,7 +39,7 @@ POSTGRES: Final = Dialect(
 def numbered(sql: str) -> str:
     """Return the SQL statement with PostgreSQL's parameter markers, such as `$1` for `?1`.
 
-    A `?` without a number gets the number after the highest number before it in the statement.
+    A `?` without a number gets the highest parameter number to its left plus one: `?2 = ?` becomes `$2 = $3`.
     """
     highest = 0
 

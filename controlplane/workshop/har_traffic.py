@@ -146,8 +146,8 @@ def _compare(before: object, after: object, path: str, found: dict[str, None]) -
 def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str] = ()) -> Suggestion:
     """Suggest a ruleset that allows the traffic of a HAR file.
 
-    If an application always names the properties that it needs, the ruleset limits responses to these
-    properties.
+    If all recorded GET requests of a path name properties in `$select`, the suggested ruleset limits the
+    path's responses to these properties.
     """
     observed = Observations()
     for exchange in exchanges:

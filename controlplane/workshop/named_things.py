@@ -53,7 +53,10 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class NamedThing:
-    """A schema element with one of its addresses, which the schema's root divides into two lists of segments.
+    """A schema element that a rule names, with the path segments of one address that leads to the element.
+
+    `prefix` holds the address's first segments, the root of the service, such as `v1.0`. `address` holds the
+    segments after the root.
 
     `leads_to` is the type of the objects at the address; -1 means that the address leads to no type. `many`
     is True if the address names a collection of objects.

@@ -66,8 +66,8 @@ class Route:
 
     `template` is the form of the route that people read, such as `/users/{id}`. The `examples` are requests
     that use the route. If the schema element is only a part of the response, `place` is the property path to
-    the schema element within the response. `link` names a property of the response. The property that `link`
-    names contains an address that opens the schema element.
+    the schema element within the response. `link` names a property of the response. The value of the property
+    named by `link` is a URL that returns the schema element.
     """
 
     kind: RouteKind
@@ -125,7 +125,7 @@ class RouteEnumeration:
         return (path for path in found if not self._leads_elsewhere(path, wanted))
 
     def _leads_elsewhere(self, path: Path, wanted: int) -> bool:
-        """Return True if no type to which the path's last relation leads can be the wanted type."""
+        """Return True if the last relation of the path never leads to an object of the wanted type."""
         targets = None if path.last is None else self._targets.get(path.last.member)
         return targets is not None and not any(self._graph.may_be(each, wanted) for each in targets)
 

@@ -128,7 +128,7 @@ def _with_method(template: str, method: str) -> str:
 
 
 class _Examination:
-    """The search for the routes that a ruleset leaves open, in one schema.
+    """Search in one schema for open routes: requests that a ruleset allows and that bypass one of its rules.
 
     The search assumes that conditions on the client address and on the time are true.
     """

@@ -394,8 +394,8 @@ class _Agent:
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
         """Log each organisation or application that the settings name but the rules lack.
 
-        The proxy logs an unknown name once. If the list of unknown names changes, the proxy logs all unknown
-        names again.
+        The proxy logs each missing organisation or application once. If the list of missing names changes,
+        the proxy logs all missing names again.
         """
         unknown = self._assignments.unknown(snapshot.orgs, snapshot.apps)
         if unknown != self._unknown:

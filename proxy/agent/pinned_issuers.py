@@ -30,8 +30,9 @@ class Share:
     """Issuers whose keys are read, and issuers left out because an organisation exceeds its limit.
 
     `payer` maps each issuer to one organisation: the issuer counts against the limit of this organisation. If
-    several organisations name the same issuer, `payer` is the organisation that names the fewest issuers. One
-    organisation therefore cannot delay the reading of an issuer's keys for another organisation.
+    several organisations name the same token issuer, the issuer counts against the limit of the organisation
+    that names the fewest issuers. One organisation therefore cannot delay the reading of an issuer's keys for
+    another organisation.
     """
 
     read: Mapping[str, Pinned]

@@ -54,7 +54,10 @@ def characters_of(record: Record) -> int:
 
 
 def export_body(records: Iterable[tuple[Record, int]], source: Source) -> bytes:
-    """Return the export request body for records, each with the request ID prefix of its worker."""
+    """Return the body of an OTLP trace export request, with one span for each given request record.
+
+    Each record comes with the request ID prefix of the worker that wrote it.
+    """
     resource = [_text("service.name", "graphward-proxy"), _text("service.version", VERSION)]
     if source.proxy_id is not None:
         resource.append(_text("service.instance.id", source.proxy_id))

@@ -1,13 +1,13 @@
 """The check `body_only` of a rule: it finds members of a request's body that the rule does not list.
 
-- The check compares member names without regard to letter case, as in conditions. Each occurrence of a
-  member name counts.
+- The check compares member names without regard to letter case, as in conditions. If an object has several
+  members of the same name, the check examines each of them.
 - The check ignores `@odata.type`, which states the type of an object and writes nothing. The check also
-  ignores the annotation `NAME@odata.type` if the rule lists the member NAME. Every other annotation counts as
-  a member: for example, a rule must list `members@odata.bind` by that name.
-- The entry `passwordProfile.password` lists one member of the object `passwordProfile`. A text, a number or
-  null as the value of `passwordProfile` writes the whole object, so the check finds the unlisted member
-  `passwordProfile`. If `passwordProfile` is an array, the check examines each item of the array as if
+  ignores the annotation `NAME@odata.type` if the rule lists the member NAME. A rule must list every
+  annotation that the check does not ignore, such as `members@odata.bind`, in the same way as a member.
+- A rule that lists `passwordProfile.password` lists one member of the object `passwordProfile`. A text, a
+  number or null as the value of `passwordProfile` writes the whole object, so the check finds the unlisted
+  member `passwordProfile`. If `passwordProfile` is an array, the check examines each item of the array as if
   the item alone were the value of `passwordProfile`.
 - An empty body, `null` and `{}` have no members. If the body is a text, a number or another bare value, the
   check finds one unlisted member.
@@ -102,7 +102,11 @@ def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
 
 
 def _is_type(name: str, occurrences: list[object], level: Listed) -> bool:
-    """Return True if the annotation gives the type of its own object, or of a field that the rule lists."""
+    """Return True if `name` is a type annotation of the object itself, or of a field that the rule lists.
+
+    An annotation `@odata.type` belongs to the object itself, and `NAME@odata.type` belongs to the object's
+    field NAME.
+    """
     base, at, annotation = name.partition("@")
     if at != "@" or annotation not in _TYPES or not all(isinstance(each, str) for each in occurrences):
         return False

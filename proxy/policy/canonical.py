@@ -3,8 +3,8 @@
 An *interpretation* is one way in which a server may read a target. For example, a server may decode before it
 splits, or treat a backslash as a slash. A verdict must hold for every interpretation of the target that the
 upstream may use (`Interpretations`). An interpretation that the upstream never uses is not by itself a reason
-to refuse a request. An interpretation that the upstream never uses affects a rule only if the rule spells out
-the path segments of that interpretation.
+to refuse a request. If the upstream never uses an interpretation, a rule applies to it only if the rule
+names, without wildcards, a segment that only this interpretation has.
 
 In the module `canonical`, a `Reading` object holds one interpretation of a request target. In one
 interpretation, a resource may have several *names*: a file has a name by its path and a name as an item. A
@@ -133,9 +133,9 @@ class Name(NamedTuple):
 class Reading(NamedTuple):
     """An interpretation of a request target, with all names of the resource.
 
-    The bit UNTAKEN in `kind` marks an interpretation that the upstream does not use. For such an
-    interpretation, `changed_from` is the index of the first segment that differs from all interpretations
-    that the upstream uses.
+    The bit UNTAKEN in `kind` marks an interpretation that the upstream does not use. `changed_from` is the
+    index of the first path segment in which an UNTAKEN interpretation differs from every interpretation that
+    the upstream uses.
     """
 
     kind: int
@@ -190,8 +190,8 @@ class Target:
     ) -> Target:
         """Return the target of an implied request: an additional read or write that a request causes.
 
-        For example, `$expand=manager` implies a read of the manager. Messages to people show the argument
-        `path` as the path of the implied request.
+        For example, `$expand=manager` implies a read of the manager. Messages for people show `path` as the
+        path of the implied request.
         """
         target = Target(path, path, None, None, readings)
         target._options = dict(options)
@@ -354,7 +354,7 @@ def _may_be_odd(lowered: str) -> bool:
 
 
 def option_name(name: str) -> str:
-    """Return the normal form of a query option's name: `$top` and `TOP` give the same text.
+    """Return the normal form of a query option's name: `top` for both `$top` and `TOP`.
 
     OData 4.01 accepts `$top`, `top` and `$TOP` as the same option.
     """
@@ -460,10 +460,10 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple
 
 
 def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
-    """Set `changed_from` in each interpretation that the upstream does not use (UNTAKEN).
+    """Set `changed_from` in each path interpretation that the upstream does not use (`kind` has UNTAKEN).
 
-    `changed_from` is the index of the first segment that differs from all interpretations that the upstream
-    uses.
+    `changed_from` is the index of the first path segment in which the interpretation differs from every
+    interpretation that the upstream uses.
     """
     if not any(reading.kind & UNTAKEN for reading in readings):
         return readings
@@ -511,7 +511,7 @@ def _spellings(path: str, room: _Room, taken: int) -> Iterator[_Segments]:
     """Yield the path, split, decoded and normalised in every order that a server may use.
 
     Yield the same segments again only if the new kind lacks at least one bit of each kind that was yielded
-    before.
+    before. The bits of `kind`, such as UNTAKEN, select the rules that must consider an interpretation.
     """
     known: dict[str, list[int]] = {}
     for decoded in _decodings(path, taken):
@@ -700,7 +700,8 @@ def _with_whole_parentheses(variant: _Segments) -> _Segments:
 def _without_dots(variant: _Segments) -> list[_Segments]:
     """Remove dot segments (RFC 3986 §5.2.4) and empty segments of a path.
 
-    If the order changes the result, the function removes dot segments and empty segments in both orders.
+    If the order in which dot segments and empty segments are removed changes the result, the function returns
+    the results of both orders.
 
     No object ID contains a dot segment. So a rule that blocks or filters applies to a path interpretation
     with a dot segment, even if the upstream never uses that interpretation.
@@ -886,7 +887,8 @@ def _written_out(
 ) -> list[str]:
     """Replace the parameter aliases in the values of query options (OData 4.01 part 2 §5.3).
 
-    If an alias has several interpretations, the result contains one value for each interpretation.
+    If a parameter alias has several possible values, the result contains the option's text once for each of
+    these values.
 
     `room` is the maximum total length of the result, in characters.
     """

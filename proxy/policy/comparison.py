@@ -36,7 +36,8 @@ class Comparison(msgspec.Struct, frozen=True, array_like=True):
 class Condition(msgspec.Struct, frozen=True, array_like=True):
     """A condition of a rule.
 
-    The condition is true if all its tests are true for the value `name` of `source`.
+    `source` is a part of the request or response, such as `header`, and `name` names a value in this part.
+    The condition is true if all comparisons in `tests` are true for this value.
 
     `name` is empty if `source` is `status`.
     """

@@ -116,7 +116,7 @@ class Candidate:
 
     @property
     def probed(self) -> bool:
-        """True if the rule's step blocks only those queries that probe for hidden properties."""
+        """True if the rule applies only as a block of queries that could reveal hidden properties."""
         return self.step is self.entry.compiled.probing
 
     @property
@@ -184,7 +184,7 @@ def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
 
 
 def asks_as_taken(rule: Rule, part: Part) -> bool:
-    """Return whether a part of a rule uses only the upstream's interpretation of the query."""
+    """Return whether a rule's condition reads the query only in the way in which the upstream reads it."""
     return rule.verdict == "allow" and isinstance(part, Condition) and part.source == "query"
 
 
@@ -193,7 +193,7 @@ def parameter_conditions(rule: Rule) -> list[Condition]:
 
 
 def parts_asked(rule: Rule) -> list[Part]:
-    """Return the parts of a rule that the rule's step checks, in the order of the checks.
+    """Return a rule's gates, conditions and body check in the order in which they are evaluated.
 
     The returned parts of the rule do not include methods, paths and parameters.
     """

@@ -123,9 +123,10 @@ def _address(text: str) -> Address | None:
 
 
 def is_address(text: str) -> bool:
-    """Return whether the gates can parse the text as a client address.
+    """Return whether the text is an IP address that conditions on the client address can use.
 
-    If the client address cannot be parsed, each gate by client address is INDETERMINATE.
+    If the client address of a request cannot be parsed, each condition on the client address (gate `ip`) is
+    INDETERMINATE.
     """
     return _address(text) is not None
 

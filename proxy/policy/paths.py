@@ -96,7 +96,7 @@ def _words(text: str) -> list[str]:
 
 
 def _folded_names(word: str) -> tuple[tuple[str, ...], ...]:
-    """Return the names under which one segment of a rule's path is found in request paths.
+    """Return the folded forms in which one segment of a rule's path can occur in request paths.
 
     The path segment `delta()` is also found under the name `delta`, because clients can write it in both
     ways.

@@ -6,9 +6,9 @@ number or a text) that are not a hidden property.
 A filter finds properties by their names in the response. A number, a text, or a list of numbers or texts has
 no property names. Only the request path shows if a response without property names, such as a number, is a
 hidden property. OData returns plain values for a property that the path names, for a function or an action,
-and for `/$count`. A response of plain values passes if the path does not name a hidden property. Every other
-response without property names, such as plain values in place of an entity, may be the hidden property
-itself. The filter refuses each response whose plain value may be the value of a hidden property.
+and for `/$count`. A response of plain values passes if the path does not name a hidden property. Plain values
+in response to another path, such as the path of an entity, may be the value of a hidden property. The filter
+refuses each response whose plain value may be the value of a hidden property.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class Step:
     """One segment of a path, and the schema type to which it leads; -1 for a value or an unknown type.
 
     `owner` is the type that declares the relation or property. `member` is the row of the relation or
-    property in the schema's table. For a root of the service, `member` is the row of the root in the schema's
-    table.
+    property in the schema's table. For an entity set or a singleton, `member` is its row number in the
+    schema's table of service roots.
     """
 
     __slots__ = ("collection", "kind", "member", "operations", "owner", "type")

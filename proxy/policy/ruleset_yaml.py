@@ -233,7 +233,7 @@ def read_shape(shape: type[S], value: object) -> S:
 def _unless_many(value: Any, read: Callable[[Any], T], info: ValidationInfo) -> T:
     """Skip the validation of further values after very many errors: pydantic keeps all errors in memory.
 
-    The validator `_unless_many` wraps every element that a ruleset may contain many times. If a value may
+    Every element that can occur many times in a ruleset is validated through `_unless_many`. If a value may
     have one of several types, `_unless_many` must not wrap one of these types, because a value that does not
     fit one type may fit another.
     """

@@ -93,7 +93,7 @@ def values_meant(text: str) -> tuple[bool | int | float, ...]:
 
 
 def text_of(value: bool | int | float | str | Written) -> str:
-    """Return the text of a value as JSON and YAML spell it, or as the ruleset spells it."""
+    """Return a YAML value as text: a `Written` keeps the ruleset's spelling, others get that of JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, Written):
@@ -124,7 +124,7 @@ def as_value(value: T) -> T | bool | int | float:
 
 
 def as_values(value: object) -> object:
-    """Return a copy of a YAML document in which a number or boolean replaces each `Written`."""
+    """Return a copy of a YAML document, with a number or boolean in place of each `Written` scalar."""
     if isinstance(value, dict):
         return {key: as_values(each) for key, each in value.items()}
     if isinstance(value, list):

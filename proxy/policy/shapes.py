@@ -66,7 +66,7 @@ _NOT_THIS_SHAPE = msgspec.MsgspecError
 
 
 class Shape:
-    """Struct type for the JSON objects at one place of a response, and the members to remove from them."""
+    """Struct type for the JSON objects at one property path of a response, and the members to remove."""
 
     def __init__(self, names: list[str], level: Level, inner: dict[str, Shape]) -> None:
         self.arrays_only = level.arrays_only
@@ -203,7 +203,7 @@ class Plan:
 def learn(body: bytes, level: Level) -> Plan | None:
     """Learn the names and the order of the members in a response's JSON objects.
 
-    Return a filter plan for the learnt shape, or None if the shape is unsuitable.
+    Return a plan that filters responses with the same members, or None if no such plan is possible.
     """
     try:
         shape = _learn_shape([Raw(body)], level)

@@ -204,7 +204,7 @@ class ThingRules:
 
         An implied request is a request that another request causes. The number is 2 if the schema describes
         each segment of the path, and 1 if the schema does not describe the path. The number is 0 if the
-        schema expects an object ID at a position of the path that has a relation.
+        schema expects an object ID at a position where the path has a relation.
         """
         found = self._schemas.of(name.folded)
         if found is None:
@@ -241,7 +241,9 @@ class ThingRules:
         return f"{word} {named_step(path, at)}, step {step_number(path, at)}"
 
     def reached(self, names: tuple[Name, ...]) -> ReachedPath | None:
-        """Return the schema steps of a resource, by the resource name that a schema describes best.
+        """Return the schema elements to which a resource's path leads, one for each segment of the path.
+
+        If a resource has several names (paths), the function uses the name that a schema describes best.
 
         Return None if no schema describes the resource.
         """

@@ -132,7 +132,10 @@ def strip_name(path: str) -> str:
 
 
 def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that an audit event uses for the allow list of the objects at a property path."""
+    """Return the audit event's names for the properties that a filter allows in the objects at `place`.
+
+    If `allow` is empty, the filter allows no property, and the result has one name for that.
+    """
     return tuple([f"{_ALLOW}{place}.{path}" for path in allow or ("",)])
 
 
@@ -154,9 +157,8 @@ class Named:
 def parse_names(names: Iterable[str]) -> Named:
     """Split the transform names in an audit event into removed properties and allowed properties.
 
-    An audit event may have a list of transform names that was cut short, with a mark at its end. After the
-    split of a truncated list of transform names, the truncation mark is the last name of the list that was
-    truncated.
+    If an audit event has too many transform names, its last name is a mark that the list was cut. The result
+    has this mark at the end of the allowed properties, or, without allowed properties, of the removed ones.
     """
     stripped: list[str] = []
     allowed: list[str] | None = None

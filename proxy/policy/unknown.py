@@ -4,9 +4,10 @@ An audit event has no headers and no bodies, so some facts of the request are un
 every request that the event may describe, and runs once for each combination of possible values. If all
 combinations have the same outcome, the unknown facts make no difference.
 
-If a check needs an unknown fact, the evaluation tries possible values: first that the fact exists or not,
-then each result of a comparison. If a comparison occurs several times, the evaluation assumes one result for
-all occurrences. If the body of a request is unknown, the evaluation assumes a JSON body.
+If a check needs an unknown fact, one evaluation assumes that the fact is missing, and others assume that it
+exists. If the fact exists, the evaluations assume each possible result of a comparison in turn. If a
+comparison occurs several times, the evaluation assumes one result for all occurrences. If the body of a
+request is unknown, the evaluation assumes a JSON body.
 """
 
 from __future__ import annotations

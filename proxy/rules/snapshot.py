@@ -5,10 +5,11 @@ The agent replaces the snapshot file by rename. A reader therefore finds either 
 or the complete new file. If the content of the snapshot file is damaged, such as a flipped bit or half a
 file, the reader raises SnapshotDamaged and uses no part of the file.
 
-The snapshot file contains the compressed schemas together with the rulesets that name them. A kill, a full
-disk or a copy therefore cannot separate the rulesets from their schemas. A snapshot file with schemas has
-format 2. A Graphward release that does not support schemas rejects snapshot files of format 2. A release that
-does not support schemas would ignore the parts of a rule that need a schema.
+The snapshot file contains the compressed schemas together with the rulesets that name them. So the rulesets
+and their schemas stay together if the agent is killed, if the disk is full, or if the file is copied. A
+snapshot file with schemas has format 2. A Graphward release that does not support schemas rejects snapshot
+files of format 2. A release that does not support schemas would ignore the parts of a rule that need a
+schema.
 
 The modification time of the snapshot file is the time of the last good sync, even of a sync that changed
 nothing (`mark_synced`). A reader of the snapshot file stores the modification time in `Snapshot.synced_at`.

@@ -143,7 +143,7 @@ class Served:
     port: int
 
     async def register(self, *credentials: Certificate, others: tuple[Certificate, ...] = ()) -> None:
-        """Activate rules with `credentials` for the application, and `others` for another application."""
+        """Activate rules with `credentials` for one application, and the credentials `others` for another."""
         book = self.proxy.context.rulebook
         caller = replace(book.callers[CLIENT_ID], credentials=credentials)
         other = replace(caller, app_id="app-2", client_id=OTHER_ID, credentials=others)

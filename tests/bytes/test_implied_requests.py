@@ -1,4 +1,8 @@
-"""Tests of implied requests on real sockets: which requests are hidden, refused, read and recorded."""
+"""Tests, on real sockets, of requests that another request implies, for example by `$expand`.
+
+The tests check the removed properties, the refused requests, the bodies that the proxy reads, and the audit
+events.
+"""
 
 from __future__ import annotations
 

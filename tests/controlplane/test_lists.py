@@ -271,7 +271,7 @@ async def _beat(proxy: ProxyClient, **members: Any) -> None:
 
 
 class _Proxies:
-    """The proxies of one organisation in a store, and messages from each of them, by the proxy's name."""
+    """Helper that adds proxies to a store, and stores heartbeats and audit batches of these proxies."""
 
     def __init__(self, store: SqlStore, clock: FakeClock) -> None:
         self.store = store

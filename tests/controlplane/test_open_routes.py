@@ -1,4 +1,4 @@
-"""Tests of the list of routes that a ruleset leaves open, in the admin API and in the console."""
+"""Tests of the list of requests that bypass a ruleset's rules, in the admin API and in the console."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_the_editor_lists_open_routes_with_an_example_and_the_match_that_c
         assert "no schema" not in seen.text
         assert "<code>GET /v1.0/me/mailFolders/id1/messages</code>" in seen.text
         assert (
-            "This match closes all open routes of the rule: <code>match:"
+            "To cover all routes that bypass this rule, give the rule this match: <code>match:"
             " {resource: [message]}</code>" in seen.text
         )
         seen = await visitor.post("/rulesets/new", {**draft, "yaml": "rules: ["})

@@ -455,7 +455,7 @@ async def test_an_index_that_another_process_made_anew_is_read_with_its_own_dict
 async def test_events_of_many_organisations_that_come_together_stay_apart(
     index: SqliteIndex, tmp_path: Path
 ) -> None:
-    """FTS5 receives events sorted by key, so events of all organisations share one index segment."""
+    """FTS5 gets the events of all organisations in row ID order, so it writes one index segment."""
     made = [event(n, orgId=f"org-{n % 7}", path=f"/v1.0/users/u{n}") for n in range(70)]
     await index.write(accepted(*made))
     for number in range(7):

@@ -128,7 +128,8 @@ class FakeKeyVault(Fake):
 
         For the test vault `127.0.0.1`, the resource is `0.0.1`, because a real vault's resource is its host
         name without the first label. The SDK refuses the challenge of a vault if the challenge names a
-        resource that does not fit the vault's address. The resource `0.0.1` needs no name resolution.
+        resource that does not fit the vault's address. The SDK compares the resource `0.0.1` only as text, so
+        `0.0.1` does not have to be a host name in DNS.
         """
         if self.name:
             return f"https://{self.name.partition('.')[2]}"

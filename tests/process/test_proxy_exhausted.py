@@ -247,7 +247,7 @@ async def test_as_many_descriptors_as_workers_take_can_be_had(tmp_path: Path) ->
 
 
 def _leave(pid: int, spare: int, hard: int) -> None:
-    """Lower the supervisor's limit so that `spare` file descriptors are free."""
+    """Set the supervisor's limit on open file descriptors so that it can open only `spare` more."""
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
     limit = 0
     while limit - len([fd for fd in used if fd < limit]) < spare or limit <= max(used):

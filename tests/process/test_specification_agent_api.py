@@ -221,7 +221,7 @@ def test_a_valid_key_not_authorised_for_the_target_tenant_gives_403(plane: Plane
 
 @pytest.mark.parametrize("value", ["HMAC key-id=nobody, signature=00", "HMAC key-id=\t", "Bearer x", "\xe9"])
 def test_the_authorization_header_is_not_parsed(plane: Plane, value: str) -> None:
-    """The control plane does not parse an `Authorization` header, which may repeat the X-* headers."""
+    """The control plane ignores an `Authorization` header, even with the proxy's API key and signature."""
     assert plane.proxy.sync(("Authorization", value)).status == 200
     only = [("Authorization", f"HMAC key-id={plane.proxy.api_key}, signature={plane.proxy.last_signature}")]
     assert send(plane.base_url, "GET", "/api/v1/agent/sync", only).status == 401

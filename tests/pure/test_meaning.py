@@ -1,8 +1,8 @@
 """Tests that thousands of random spellings never change a verdict or a resource.
 
 A blocked target stays blocked in each spelling, both alone and as a sub-request of a batch. An allowed target
-is allowed in every plain spelling. No spelling of a resource's path, such as percent-encoding, gives access
-to another resource.
+stays allowed in each spelling that all servers interpret in the same way. No spelling of a resource's path,
+such as percent-encoding, gives access to another resource.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ class Evaluation:
     def may_change_response(self) -> bool:
         """True if a filter or a response rule may change the response.
 
-        Rules cannot evaluate a part (range) of a response. The position of a requested range also reveals the
-        size of the response before the range.
+        Rules cannot evaluate a part (range) of a response. A response to a range request also reveals how
+        many bytes of the unfiltered response precede the range.
         """
         return self.decision.transforms is not None or self.plan.response_decides
 

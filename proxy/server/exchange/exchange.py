@@ -58,7 +58,7 @@ class Phase(Enum):
 
 
 class Ending(Enum):
-    """Kind of the output with which an exchange ends."""
+    """Output that the proxy sends to the client at the end of an exchange (a request and its response)."""
 
     WHOLE = "whole"  # head and body of a response, together
     LAST_BYTES = "last bytes"  # the end of a response that has begun
@@ -357,7 +357,7 @@ class Exchange(ExchangeOwner):
             self.decide(body)
 
     def _go_on_without_body(self, decision: Decision) -> None:
-        """Pass on, without collecting it, a request body that is too long for a rule that only logs."""
+        """Forward a request body without buffering it, if it is too long and only log rules would read it."""
         self.phase = _EVALUATING
         self.release_buffer()
         try:

@@ -288,7 +288,7 @@ class Layout:
         return values if together.translate(_WITHOUT_CONTROLS) == together else None
 
     def lines(self, head: bytes) -> dict[int, int]:
-        """Map the number of each varying header line to the index of its value in the result of `values`.
+        """Map the number of each header line that has a varying value to the index of the value in `values`.
 
         The first line after the start line has the number 0.
         """

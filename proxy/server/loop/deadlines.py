@@ -1,8 +1,9 @@
 """Check the deadlines of all connections in one regular sweep, without a timer per request.
 
 A connection only writes the monotonic time of its next deadline into an attribute, which costs almost
-nothing. The sweep checks every connection once a second, and a part of the connections at each tick. A check
-of ten thousand connections at once would stall the event loop.
+nothing. The sweep divides the connections into eight parts, and checks one part every eighth of a second. So
+the sweep checks each connection once a second. A check of ten thousand connections at once would stall the
+event loop.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class PendingEvent:
         self.upstream_request_id = None
 
     def upstream_ended(self) -> None:
-        """Record how long the request waited for the upstream, because no response arrived."""
+        """Record how long the request waited for the upstream, if the upstream sent no response."""
         if self.upstream_us is None and self.upstream_started:
             self.upstream_us = int((_clock() - self.upstream_started) * 1e6)
 

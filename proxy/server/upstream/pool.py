@@ -101,7 +101,7 @@ class UpstreamPool(ConnectionOwner):
     def withdraw(self, user: UpstreamUser) -> None:
         """Remove `user` from the queue for a connection.
 
-        If a connection is being opened for `user`, that connection serves the next user.
+        If a connection is being opened for `user`, the next user in the queue gets this connection.
         """
         if user in self._waiting:
             self._waiting.remove(user)
