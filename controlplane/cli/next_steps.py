@@ -206,9 +206,9 @@ def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
     """
     yield f"{name} enrolled itself. Once Agent__ApiKey is set, the proxy ignores the file at"
     yield "Agent.IdentityPath, and no longer renews its keys."
-    yield "To let the proxy renew its keys, do not set the new secrets. Delete the file on the host of the"
-    yield "proxy, and start the proxy with a valid enrolment token: the proxy enrols with another ID."
-    yield "Then delete this entry:"
+    yield "To let the proxy renew its keys, do not give the new secrets to the proxy."
+    yield "Delete the file on the host of the proxy, and start the proxy with a valid enrolment token: the"
+    yield "proxy enrols with another ID. Then delete this entry:"
     yield typed("proxy", "delete", quote(name))
 
 

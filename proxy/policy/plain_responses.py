@@ -241,10 +241,10 @@ def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes
 
 
 def _ends(asked: Asked) -> list[Shaped]:
-    """Return the shape of the request path in each interpretation that the filter must consider.
+    """Return a shape of the request path for each way in which the upstream may interpret the path.
 
-    Raise FilterFailed if the path pattern of a rule cannot express the request path, or if the path is too
-    short.
+    A shape contains the words of a path, with None in place of each object ID. Raise FilterFailed if the path
+    pattern of a rule cannot express the request path, or if the path is too short.
     """
     shapes = shapes_of(*asked)
     if not shapes or any(len(each.shape) < _LEAST_SEGMENTS for each in shapes):

@@ -132,7 +132,7 @@ def strip_name(path: str) -> str:
 
 
 def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the audit event's names for the properties that a filter allows in the objects at `place`.
+    """Return an audit event's names for the properties that a filter allows in objects at the path `place`.
 
     If `allow` is empty, the filter allows no property, and the result has one name for that.
     """

@@ -127,7 +127,7 @@ def test_a_draft_is_tried_in_every_way_without_losing_a_word(any_visit: Visit) -
     page.get_by_role("button", name="Compare", exact=True).click()
     expect(page.locator("#compared .changes")).to_contain_text("added people")
     page.get_by_role("button", name="Check", exact=True).click()
-    expect(page.locator("#checked")).to_contain_text("1 rule, named device-inventory")
+    expect(page.locator("#checked")).to_contain_text("1 rule in the ruleset named device-inventory")
     assert rules(page).input_value() == draft
     assert page.get_by_label("Cases", exact=True).input_value() == CASES
     assert page.get_by_label("Path and query").input_value() == "/v1.0/users?$top=5"
