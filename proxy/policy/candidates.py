@@ -43,9 +43,9 @@ def counts_for(candidate: Candidate, reading: Reading) -> bool:
     A rule is evaluated for each interpretation of the request path that the upstream may use.
 
     If the upstream does not use an interpretation, the end of its path may differ from all interpretations
-    that the upstream uses. The rule is then evaluated only if it concerns this end of the path: by a literal
-    segment, by a condition on a path parameter, or by a hidden property. A wildcard in the rule's path
-    pattern is not sufficient, because a wildcard stands for a whole ID.
+    that the upstream uses. The rule is then evaluated only if a literal segment, a tested path parameter or a
+    hidden property of the rule is in this end of the path. A wildcard in the rule's path pattern is not
+    sufficient, because a wildcard stands for a whole ID.
     """
     entry, start = candidate.entry, reading.changed_from
     if not reading.kind & UNTAKEN or start == 0:

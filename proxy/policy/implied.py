@@ -62,8 +62,8 @@ class Searched(NamedTuple):
 
     A path pattern belongs to the searched type if its last literal segment is in `words`. If `among` is not
     empty, the pattern must also have a segment in `among`. A pattern that ends with `**` belongs to the type
-    if its path may end with a name in `holders`, or with such a name and an object ID. A pattern with a
-    segment in `apart` does not belong to the type.
+    if a segment in `holders` may precede the `**`, with or without an object ID. A pattern with a segment in
+    `apart` does not belong to the type.
     """
 
     words: frozenset[str]

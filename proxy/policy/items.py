@@ -2,8 +2,8 @@
 
 - The items of a response are the elements of its `value` array. A document without a `value` array is one
   object, and the conditions are tested on the object itself. If a document has properties in addition to
-  `value`, the conditions are tested on the document itself too. Otherwise, the filter would not evaluate
-  these properties.
+  `value`, the filter also treats the document as one object and tests the conditions on the document.
+  Otherwise, the filter would not evaluate these properties.
 - Each condition has one of three results. If the result of a condition is INDETERMINATE, the filter removes
   the item. The filter also removes an item without the property that a condition compares, even if `$select`
   left out this property. The filter also removes an item that is not an object.
