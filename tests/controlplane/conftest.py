@@ -13,12 +13,21 @@ from tests.controlplane.new_store import open_new_store
 from tests.controlplane.operator_commands import Commands, commands_at
 from tests.controlplane.plane import CHEAP, FakeClock, Plane, ProxyClient, started
 from tests.fakes.postgres import NoServer, PostgresServer, postgres_server
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
 def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace password hashes by cheap hashes, because real hashes took a sixth of these tests' time."""
     monkeypatch.setattr("controlplane.secrets._hasher", lambda: CHEAP)
+
+
+@pytest.fixture(autouse=True)
+def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pages wait for their counts on a busy machine. A test of late counts sets its own limit."""
+    monkeypatch.setattr("controlplane.console.outcomes._WITHIN_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("controlplane.console.search._COUNTS_WITHIN_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("controlplane.operations.stop_effects._COUNTED_WITHIN_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture(autouse=True)

@@ -290,7 +290,7 @@ def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "controlplane", "--config", str(config)),
-            *("proxies", "wait", "--ruleset", "hr", "--all", "--timeout", "1.5", "--json"),
+            *("proxies", "wait", "--ruleset", "hr", "--all", "--timeout", "6", "--json"),
         ],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,

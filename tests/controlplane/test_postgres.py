@@ -385,7 +385,7 @@ def test_a_doctor_says_that_the_database_is_away(tmp_path: Path) -> None:
 
 def test_a_start_and_a_doctor_ask_for_the_authority_of_the_database(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        answers = threading.Thread(target=_agree_to_tls, args=(server, 3), daemon=True)
+        answers = threading.Thread(target=_agree_to_tls, args=(server,), daemon=True)
         answers.start()
         missing = f"{tmp_path}/ca.crt".replace("/", "%2F")
         at = f"127.0.0.1:{server.getsockname()[1]}/db?sslmode=verify-full&sslrootcert={missing}"
@@ -398,9 +398,9 @@ def test_a_start_and_a_doctor_ask_for_the_authority_of_the_database(tmp_path: Pa
     assert "ca-certificates.crt" in findings["store"].fix
 
 
-def _agree_to_tls(server: socket.socket, times: int) -> None:
-    with contextlib.suppress(OSError):
-        for _ in range(times):
+def _agree_to_tls(server: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # until the socket is closed
+        while True:
             asking, _ = server.accept()
             with asking:
                 asking.recv(8)
