@@ -249,7 +249,7 @@ class Supervisor:
         return run
 
     def _await_start_barrier(self, generation: Generation) -> None:
-        """Wait in a new process until the old agent has ended. Return at once if there is no old agent."""
+        """Wait in a new process until the old agent, if one exists, has ended."""
         if self._reload is not None and self._reload.new is generation:
             self._reload.await_barrier()
 

@@ -115,6 +115,4 @@ class ShadowEvaluation:
         self.verdict, self.rule_id = UNKNOWN, None
         if not self._rules.failed:
             self._rules.failed = True
-            logger.exception(
-                "could not evaluate a shadow ruleset; its verdicts are recorded as unknown"
-            )
+            logger.exception("could not evaluate a shadow ruleset; its verdicts are recorded as unknown")
