@@ -27,8 +27,8 @@ _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 class Cores:
     """Processor cores on which a benchmark runs its programs.
 
-    The measured server runs on the processor core `server`. The load generator and the upstream run on the
-    processor core `load`.
+    The measured server runs on the processor core with the number `server`. The load generator and the
+    upstream run on the core with the number `load`.
     """
 
     server: int

@@ -105,7 +105,7 @@ def _require_text(name: str, text: str) -> None:
     if not 0 < len(text) <= _LONGEST_TEXT:
         raise InvalidCredential(f"{name}: must have 1 to {_LONGEST_TEXT} characters")
     if (unseen := unseen_in(text)) is not None:
-        raise InvalidCredential(f"{name}: contains {named(unseen)}, which cannot be seen")
+        raise InvalidCredential(f"{name}: contains the invisible character {named(unseen)}")
     if not text.isprintable() or text != text.strip():
         raise InvalidCredential(f"{name}: must be one line without leading or trailing spaces")
 

@@ -175,7 +175,7 @@ def _measured(facts: Facts) -> Iterator[tuple[Health, str]]:
 
 
 def _lost(facts: Facts) -> Iterator[tuple[Health, str]]:
-    """Yield the losses that no operator has acknowledged, for the events of one proxy.
+    """Yield the numbers of one proxy's lost events that no operator has acknowledged.
 
     A proxy that has lost events can still work.
     """

@@ -41,7 +41,7 @@ def valid_name(name: str) -> str:
     """
     unseen = unseen_in(name)
     if unseen is not None:
-        raise InvalidName(f"a name must not contain {named(unseen)}, which cannot be seen: {escaped(name)}")
+        raise InvalidName(f"a name must not contain the invisible character {named(unseen)}: {escaped(name)}")
     if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise InvalidName(
             f"a name must have 1 to {_LONGEST_NAME} printable characters, without leading or trailing "

@@ -46,7 +46,7 @@ Each command has the option `--help`. A command that prints a list or a record a
 | 2 | The command line, the settings or the input are invalid. |
 | 130 | Ctrl-C interrupted the command. |
 
-[Exit statuses](errors.md#exit-statuses) lists the commands whose exit status says more about the result.
+[Exit statuses](errors.md#exit-statuses) lists the commands whose exit status distinguishes more than success and failure.
 
 """
 _PROXY: Final = """\

@@ -502,9 +502,8 @@ def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProble
     for each in document.unseen:
         if each.char == "\n" and is_text_of_key(each.text):
             continue
-        message = (
-            f"`{each.text}` holds {named(each.char)}, which cannot be seen: remove it ({escaped(each.char)})"
-        )
+        what = f"the invisible character {named(each.char)}"
+        message = f"`{each.text}` holds {what}: remove it ({escaped(each.char)})"
         yield RulesetProblem(*yaml_document.problem(each.mark, each.where, message))
 
 

@@ -295,8 +295,8 @@ async def _require_few_issuers(context: OperationContext, org_id: str, issuer: s
     }
     if len(issuers | {issuer}) > MOST_ISSUERS_OF_ORG and issuer not in issuers:
         raise Conflict(
-            f"the apps of the organisation name {len(issuers)} issuers, and proxies fetch the keys of at most"
-            f" {MOST_ISSUERS_OF_ORG}: remove the credentials of one issuer, or give the keys of the new one"
+            f"the apps of the organisation use {len(issuers)} issuers, and proxies fetch the keys of at most"
+            f" {MOST_ISSUERS_OF_ORG}: remove the credentials of one issuer, or add the new one with its keys"
         )
 
 

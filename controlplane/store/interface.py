@@ -1081,7 +1081,7 @@ class AuditStore(OutboxStore, Protocol):
         """Return the numbers of each proxy's unacknowledged faulty events, summed over its organisations."""
 
     async def losses_of_org(self, org_id: str) -> Losses:
-        """Return the numbers of the organisation's faulty events at all proxies, even if acknowledged."""
+        """Return how many faulty events the organisation has at all proxies, acknowledged events included."""
 
     async def acknowledge_losses(
         self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None

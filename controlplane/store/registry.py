@@ -616,7 +616,7 @@ class RegistryTables:
     async def _unique(self, job: Job[None], taken: str) -> None:
         """Run a job that inserts a row with a unique name.
 
-        Raise AlreadyExists if an insert of the job fails because the name exists.
+        Raise AlreadyExists if the job inserts a row whose name another row already has.
         """
 
         def guarded(connection: Connection) -> None:

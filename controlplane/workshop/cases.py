@@ -170,7 +170,7 @@ def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProble
         if each.by_escape or "body" in keys or keys[-1:] == ["name"]:
             continue
         message = (
-            f"`{each.text}` holds {named(each.char)}, which cannot be seen: remove it, "
+            f"`{each.text}` holds the invisible character {named(each.char)}: remove it, "
             f"or write it as {escaped(each.char)} in double quotes"
         )
         yield RulesetProblem(*yaml_document.problem(each.mark, each.where, message))

@@ -352,11 +352,12 @@ class Enrolment:
                 found = _decode_response(readable(response.body))
             except ValueError:
                 raise CallFailed(
-                    f"the control plane's response {wanted} does not contain the keys of a proxy"
+                    f"the control plane responded with {wanted}, but without the keys of this proxy"
                 ) from None
             if not (_is_word(found.api_key) and _is_word(found.hmac_secret) and _is_word(found.proxy_id)):
                 raise CallFailed(
-                    f"the control plane's response {wanted} contains an empty or malformed key or proxy ID"
+                    f"the control plane responded with {wanted}, but a key or the proxy ID is empty or"
+                    " malformed"
                 )
             return found
         if response.error_code == "invalidEnrolmentToken":

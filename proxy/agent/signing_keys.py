@@ -170,7 +170,7 @@ def _as_key(text: str) -> bytes:
 def in_force(
     versions: Iterable[SecretVersion], now: float, *, settle: float, token_lifetime: float
 ) -> list[SecretVersion]:
-    """Return the key version that signs first, then the other accepted key versions, newest first.
+    """Return the list of accepted key versions: first the version that signs, then the others, newest first.
 
     A key version signs tokens until the next version has existed for `settle` seconds. Proxies accept the
     tokens of the replaced version for a token's lifetime and another `settle` seconds, because some proxies

@@ -166,7 +166,7 @@ def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProble
 
 def _unseen_message(found: yaml_document.Unseen, is_value: bool) -> str:
     text = cut(found.text, _LONGEST_COMPARED)
-    message = f"`{text}` holds {named(found.char)}, which cannot be seen: remove it"
+    message = f"`{text}` holds the invisible character {named(found.char)}: remove it"
     if is_value and not found.may_be_elsewhere:
         return f"{message}, or write it as {escaped(found.char)} in double quotes"
     if found.char.isspace():

@@ -29,8 +29,8 @@ REASONS: Final = MappingProxyType(
         "default": "no rule matched, so the ruleset's default verdict applied",
         "hiddenProperty": "the path or query of the request names a property that a rule hides",
         "responseRule": "a response rule decided the verdict after the upstream had responded",
-        "impliedRequest": "a stricter verdict applies to another request that this request implies, "
-        "such as by `$expand`",
+        "impliedRequest": "this request implies another request, for example by `$expand`, and "
+        "the rules give that other request a stricter verdict",
         "noRuleset": "the application has no ruleset, so the proxy blocks all its requests",
         # Decision of an operator, which overrides the policy.
         "stopped": "an operator has stopped the application, its organisation or all traffic",

@@ -24,7 +24,7 @@ def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let pages wait for their counts on a busy machine. A test of late counts sets its own limit."""
+    """Let console pages wait for their counts on a busy machine. Tests of this limit set it again."""
     monkeypatch.setattr("controlplane.console.outcomes._WITHIN_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr("controlplane.console.search._COUNTS_WITHIN_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr("controlplane.operations.stop_effects._COUNTED_WITHIN_SECONDS", PATIENCE_SECONDS)

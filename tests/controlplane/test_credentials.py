@@ -322,7 +322,7 @@ async def test_an_organisation_names_no_more_issuers_than_proxies_read(
     for host in ("one", "two"):
         await add_federated(plane, issuer=f"https://{host}.example")
     with pytest.raises(
-        Conflict, match="name 2 issuers, and proxies fetch the keys of at most 2: remove the credentials"
+        Conflict, match="use 2 issuers, and proxies fetch the keys of at most 2: remove the credentials"
     ):
         await add_federated(plane, issuer="https://three.example")
     await add_federated(plane, issuer="https://two.example", subject="another")

@@ -70,7 +70,7 @@ async def test_a_name_that_no_ruleset_can_have_is_a_mistake_of_the_text(
     text = f"version: 1\nname: {json.dumps(name)}\nrules: []\n"
     report = await check.perform(context, OPERATOR, CheckRuleset(yaml=text))
     assert [(one.line, one.column, one.where) for one in report.problems] == [(2, 7, "name")]
-    with pytest.raises(InvalidRequest, match=r"rules\.yaml:2:7: name: (a name |`a.+ cannot be seen)"):
+    with pytest.raises(InvalidRequest, match=r"rules\.yaml:2:7: name: (a name |`a.+ invisible character)"):
         await apply.perform(context, OPERATOR, ApplyRuleset("acme", text, label="rules.yaml"))
 
 

@@ -151,7 +151,7 @@ async def test_a_refused_token_is_told_with_its_cure_and_tried_again_slowly(
     [
         (Response(503), 0.5, 1, "503"),
         (Response(302, (("Location", "http://127.0.0.1:9/"),)), 0.5, 1, "302"),
-        (Response(201, body=b"<html>"), 0.5, 1, "does not contain the keys of a proxy"),
+        (Response(201, body=b"<html>"), 0.5, 1, "but without the keys of this proxy"),
         (Response(404), 270, 300, "SaasBaseUrl"),
         (error(400, "invalidPayload"), 270, 300, "invalidPayload"),
         (error(429, "rateLimited", ("Retry-After", "7")), 6.3, 7, "rateLimited"),

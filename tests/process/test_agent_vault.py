@@ -54,7 +54,7 @@ PEM = "application/x-pem-file"
 
 @dataclass
 class Azure:
-    """Fakes of Azure, and the agent's parts that use these fakes."""
+    """Fakes of Azure services, and parts of the agent that are connected to the fakes."""
 
     entra: FakeIdentityProvider
     identity: FakeManagedIdentity

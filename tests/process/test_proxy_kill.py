@@ -164,7 +164,7 @@ async def _under_way(system: System, known: Client, end_worker: Callable[[], Non
 
 
 def _established(port: int) -> int:
-    """Return how many connections to the port the kernel counts on the server's side."""
+    """Return the kernel's count of the server's connections at the port."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(1 for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01")
 

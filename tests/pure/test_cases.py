@@ -193,5 +193,6 @@ def test_a_character_that_nobody_sees_makes_no_other_case() -> None:
 """
     (first, target), (second, rule) = refusals(text)
     assert (first, second) == (2, 2)
-    assert target.startswith("`GET /\\u200bc` holds U+200B ZERO WIDTH SPACE, which cannot be seen: remove it")
-    assert rule.startswith("`hide\\u200b` holds U+200B")
+    unseen = "the invisible character U+200B ZERO WIDTH SPACE: remove it"
+    assert target.startswith(f"`GET /\\u200bc` holds {unseen}")
+    assert rule.startswith("`hide\\u200b` holds the invisible character U+200B")

@@ -1,4 +1,4 @@
-"""Tests that a path reaches the types, relations and operations that enumerating the schema also finds."""
+"""Tests of the types, relations and operations at a path: the same as in a list of all paths."""
 
 from __future__ import annotations
 

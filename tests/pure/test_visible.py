@@ -118,7 +118,7 @@ def test_what_cannot_be_seen_is_refused_wherever_it_stands(place: str, char: str
     assert where.strip() == place
     lines = text_of(place, char).splitlines()
     assert char in lines[int(line) - 1][int(column) - 1 :]
-    assert f"holds {UNSEEN[char]}, which cannot be seen" in message
+    assert f"holds the invisible character {UNSEEN[char]}" in message
     assert char not in problem
 
 
@@ -132,7 +132,7 @@ def test_it_is_called_by_its_code_and_name(char: str) -> None:
 @pytest.mark.parametrize("spelled", ["\\u200b", "\\xAD", "\\N", "\\t"])
 def test_a_name_holds_none_by_an_escape_either(spelled: str) -> None:
     text = text_of("rules[0].transforms.strip_properties[1]", "@").replace("'c@'", f'"c{spelled}"')
-    assert "which cannot be seen" in problems(text)[0]
+    assert "the invisible character" in problems(text)[0]
 
 
 def test_a_value_may_hold_one_that_its_escape_shows() -> None:
