@@ -204,10 +204,11 @@ async def test_many_pages_of_one_organisation_leave_room_for_another(index: Post
         await index.search(SearchQuery((org,)))
         done.append(org)
 
-    many = [asyncio.create_task(search(OTHER_ORG)) for _ in range(16)]
+    many = [asyncio.create_task(search(OTHER_ORG)) for _ in range(64)]
     await asyncio.sleep(0)
     await asyncio.gather(search(ORG), *many)
-    assert done.index(ORG) <= 8
+    # In the order of their arrival, all but a few others would end first. A busy machine lets some more pass.
+    assert done.index(ORG) <= 32
 
 
 async def test_doctor_tells_how_far_the_index_is_and_why_it_can_not_be_reached(
