@@ -37,7 +37,6 @@ ROOT: Final = Path(__file__).parents[2]
 # directory of the proxy's code: the sources, or the compiled modules
 CODE: Final = Path(proxy.__file__).parents[1]
 PROXY: Final = "demo-proxy"
-START_SECONDS: Final = PATIENCE_SECONDS
 STOP_SECONDS: Final = 10
 PROBE_SECONDS: Final = 2.0  # a process that does not respond in this time is asked again
 VAULT_SECRET: Final = "graph-client"
@@ -381,7 +380,7 @@ VaultRefreshSeconds = 0.5"""
 
     async def _until(self, child: Child, is_up: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while child.process.returncode is None:
                     if await asyncio.to_thread(is_up):
                         return
