@@ -99,7 +99,8 @@ def _forked(
 ) -> IO[bytes]:
     """Start a command in a forked process, and return a stream that reports on the process.
 
-    The stream yields the process id, and at the end of the process the exit status.
+    The stream yields the exit status at the end of the process. If `apart` is true, the process has its own
+    session, and the stream yields the process id first.
     """
     message = json.dumps([arguments, {**os.environ, **(environment or {})}, apart]).encode()
     said, says = os.pipe()
