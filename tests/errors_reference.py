@@ -128,7 +128,10 @@ def page_as_it_should_be() -> str:
 def _response(title: str, text: Text) -> str:
     code = title.partition(" ")[0]
     return _entry(
-        title, text.meaning, text.action, f"- **Reasons in audit events with the error `{code}`:** {_links(text.reasons)}"
+        title,
+        text.meaning,
+        text.action,
+        f"- **Reasons in audit events with the error `{code}`:** {_links(text.reasons)}",
     )
 
 

@@ -382,10 +382,7 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
     found = await suggest_ruleset.perform(context, OPERATOR, asked)
     assert (found.requests, found.blocked, found.left_out, found.complete) == (10, 1, 0, True)
     assert found.yaml.splitlines()[:3] == [
-        (
-            "# Suggested from 10 requests of payroll, "
-            "2026-11-20T12:00:00.000Z to 2026-11-21T12:00:00.000Z."
-        ),
+        ("# Suggested from 10 requests of payroll, 2026-11-20T12:00:00.000Z to 2026-11-21T12:00:00.000Z."),
         (
             "# This allows only the recorded requests, but from anywhere at any time: "
             "read it before it goes live."
